@@ -1,11 +1,11 @@
-//! How much a run is asked to do, by environment variables.
+//! The amount of work of a test run, set by environment variables.
 
 use std::env;
 
-/// The number that `variable` asks for, `default` without it.
+/// The number in the environment variable `variable`; `default` if it is not set.
 ///
 /// # Panics
-/// It is no number, or asks for nothing: a run that does nothing proves nothing.
+/// The value is not a number, or it is 0: a run that does nothing proves nothing.
 pub fn amount(variable: &str, default: u64) -> u64 {
     match env::var(variable) {
         Ok(text) => parse(variable, &text),

@@ -1,5 +1,5 @@
-//! A cluster of one node: a control plane in the node's network namespace, and a kubelet
-//! that joins it as one does after `kubeadm join`.
+//! A cluster of one node: a control plane in the node's network namespace, and a kubelet that joins
+//! it as after `kubeadm join`.
 
 use std::{
     fs,
@@ -18,17 +18,17 @@ use crate::{
     node::Node,
 };
 
-/// How long the node may take to be ready after the kubelet's start.
+/// The deadline for the node to become ready after the kubelet's start.
 const STARTUP: Duration = Duration::from_secs(60);
 
-/// What the API server asks the kubelet for.
+/// The kubelet's health check, through the API server's proxy.
 const HEALTH: &str = "/api/v1/nodes/node/proxy/healthz";
 
 /// A cluster of one node, named `node`.
 #[derive(Debug)]
 pub struct Cluster {
-    // Before the node, in whose directory it may write.
-    /// Its control plane.
+    // Dropped before the node, because it may write into the node's directory.
+    /// The control plane.
     pub control_plane: ControlPlane,
     /// The node.
     pub node: Node,
@@ -37,19 +37,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the API server of the tests beside the node, and a kubelet that joins it with
-    /// a bootstrap token. Returns once the node is ready.
+    /// Starts the API server of the tests beside the node, and a kubelet that joins with a
+    /// bootstrap token. Returns once the node is ready.
     pub async fn of(node: Node) -> Result<Self> {
         Self::with_flags(node, &[]).await
     }
 
-    /// [`Self::of`] with further flags for its kubelets.
+    /// [`Self::of`] with additional flags for the kubelet.
     pub async fn with_flags(node: Node, flags: &[String]) -> Result<Self> {
         let control_plane = ControlPlane::double(node.namespace()).await?;
         Self::join(node, control_plane, flags).await
     }
 
-    /// [`Self::of`] with Kubernetes' own servers.
+    /// [`Self::of`] with the Kubernetes servers.
     pub async fn by_kubernetes(node: Node, programs: &Programs) -> Result<Self> {
         let directory = node.path("control-plane");
         let control_plane =
@@ -76,7 +76,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the kubelet, as a member of the cluster.
+    /// Starts the kubelet as a member of the cluster.
     pub async fn start_kubelet(&mut self) -> Result<()> {
         let path = |name: &str| self.node.path(name).display().to_string();
         let config = format!(
@@ -96,7 +96,7 @@ impl Cluster {
         self.node.start_kubelet_with(&config, &flags).await
     }
 
-    /// Waits until the API server has the node ready, and reaches it.
+    /// Waits until the API server reports the node as ready and can reach the kubelet.
     async fn await_ready(&self) -> Result<()> {
         let deadline = Instant::now() + STARTUP;
         loop {
@@ -106,7 +106,7 @@ impl Cluster {
                 .into_iter()
                 .flatten()
                 .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-            // Its serving certificate may come later than its client certificate.
+            // The kubelet's serving certificate may be issued later than its client certificate.
             let reached = self.control_plane.get(HEALTH).await;
             if is_ready && reached.as_ref().is_ok_and(|answer| answer == "ok") {
                 return Ok(());
@@ -119,16 +119,16 @@ impl Cluster {
         }
     }
 
-    /// A pod as the API server has it; null when it has none.
+    /// A pod as the API server reports it; null if it does not exist.
     pub async fn pod(&self, name: &str) -> Result<Value> {
         let path = format!("/api/v1/namespaces/default/pods/{name}");
         self.control_plane.get(&path).await
     }
 
-    /// Waits until a pod is as `wanted`; null is one that is not there.
+    /// Waits until `wanted` accepts a pod; the pod is null if it does not exist.
     ///
     /// # Errors
-    /// It was not in time: what it was last, and what the kubelet said.
+    /// The deadline passed. The error has the last state of the pod and the kubelet's log.
     pub async fn await_pod(
         &self,
         name: &str,
@@ -149,15 +149,16 @@ impl Cluster {
         }
     }
 
-    /// `kubectl` with these arguments, as the administrator, in the node's network.
+    /// A `kubectl` command with these arguments, as the administrator, in the node's network
+    /// namespace.
     pub fn kubectl(&self, args: &[&str]) -> Command {
         self.kubectl.command(args).into_std()
     }
 
-    /// What `kubectl` prints.
+    /// Runs `kubectl` and returns its output.
     ///
     /// # Errors
-    /// It fails: with what it said, and what the kubelet said.
+    /// The command failed. The error has its error output and the kubelet's log.
     pub fn kubectl_prints(&self, args: &[&str]) -> Result<String> {
         let Output {
             status,

@@ -1,4 +1,4 @@
-//! Nodes whose pods get their network from Debian's CNI plugins.
+//! Nodes whose pod network is set up by Debian's CNI plugins.
 
 use std::{fs, net::IpAddr, time::Duration};
 
@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 
 use crate::{cri::Cri, node::Node};
 
-/// How long the shim may take to follow the configuration directory, and the kernel to let go
-/// of a namespace.
+/// The deadline for the shim to notice a change of the configuration directory, and for the kernel
+/// to remove a network namespace.
 const SOON: Duration = Duration::from_secs(10);
-/// Begins the addresses of the pods on [`bridge`].
+/// The prefix of the addresses of the pods on [`bridge`].
 pub const SUBNET: &str = "10.88.0.";
 
-/// A bridge with addresses and ports, in files of the node's own.
+/// A network configuration with a bridge, IP addresses and port mappings. Its files are in the
+/// node's directory.
 pub fn bridge(node: &Node) -> Value {
     json!({
         "cniVersion": "1.0.0",
@@ -38,14 +39,14 @@ pub fn bridge(node: &Node) -> Value {
     })
 }
 
-/// Puts a configuration in place at once, as add-ons do.
+/// Installs a configuration atomically, like network add-ons do.
 pub fn configure(node: &Node, config: &Value) -> Result<()> {
     let new = node.path("conflist.new");
     fs::write(&new, config.to_string())?;
     Ok(fs::rename(new, node.path("cni/net.d/10-pods.conflist"))?)
 }
 
-/// What the runtime says of its network.
+/// The runtime's `NetworkReady` condition.
 pub async fn network_condition(cri: &Cri) -> Result<RuntimeCondition> {
     let request = StatusRequest { verbose: false };
     let response = cri.runtime.clone().status(request).await?.into_inner();
@@ -62,7 +63,7 @@ pub async fn await_ready(node: &Node, cri: &Cri) -> Result<()> {
     .await
 }
 
-/// A node whose pods have a bridge.
+/// A node whose pods are on a bridge.
 pub async fn node_with_bridge() -> Result<(Node, Cri)> {
     let node = Node::with_cni().await?;
     configure(&node, &bridge(&node))?;
@@ -71,7 +72,7 @@ pub async fn node_with_bridge() -> Result<(Node, Cri)> {
     Ok((node, cri))
 }
 
-/// The addresses that host-local has given away, and the attachments in the cache.
+/// The addresses that host-local has allocated, and the attachments in the CNI cache.
 pub fn leases(node: &Node) -> (Vec<String>, Vec<String>) {
     let names = |directory: &str| {
         let entries = fs::read_dir(node.path(directory)).into_iter().flatten();
@@ -85,11 +86,11 @@ pub fn leases(node: &Node) -> (Vec<String>, Vec<String>) {
     (addresses, names("cni/cache/results"))
 }
 
-/// Fails unless no sandbox is attached to anything any more.
+/// Fails if any sandbox is still attached to a network.
 pub async fn ensure_nothing_is_left(node: &Node) -> Result<()> {
     let left = leases(node);
     ensure!(left == (vec![], vec![]), "{left:?}\n{}", node.shim_log());
-    // The kernel takes its time with a namespace that nobody has any more.
+    // The kernel removes an unused network namespace asynchronously.
     node.await_until("no link is left", SOON, async |node| {
         let links = node.in_net(&["ip", "-o", "link", "show", "master", "cni0"])?;
         Ok(links.stdout.is_empty())

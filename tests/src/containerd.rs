@@ -1,4 +1,4 @@
-//! A containerd of a test's own with its CRI plugin, for the kubelet without the shim.
+//! A containerd per test, with its CRI plugin, for a kubelet without the shim.
 
 use std::{
     fs,
@@ -18,29 +18,29 @@ use crate::{
     process::Process,
 };
 
-/// How long containerd may take to answer after its start.
+/// The deadline for containerd to answer after its start.
 const STARTUP: Duration = Duration::from_secs(60);
-/// Where Debian has the CNI plugins.
+/// The directory of Debian's CNI plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
-/// The image of sandboxes: the test image, waiting.
+/// The sandbox image: busybox that sleeps.
 const PAUSE: &str = "e2e.local/pause:1";
-/// Where the CRI plugin looks for images.
+/// The containerd namespace of the CRI plugin.
 const NAMESPACE: &str = "k8s.io";
 
-/// A running containerd, in a network namespace that lives as long as this value.
+/// A running containerd. Its network namespace lives as long as this value.
 #[derive(Debug)]
 pub struct Containerd {
     dir: PathBuf,
-    // Dropped first: it lives in the namespace that the other holds.
+    // Dropped first, because it runs in the network namespace of the next field.
     process: Option<Process>,
     namespace: NetworkNamespace,
 }
 
 impl Containerd {
-    /// Starts a containerd that keeps everything under `dir`, with the test image.
+    /// Starts a containerd that keeps all its files under `dir`, and imports the test image.
     ///
     /// # Errors
-    /// When it is not installed or does not answer: tests on it fail then, they are not
+    /// containerd is not installed or does not answer. Tests that need it fail then; they are not
     /// skipped.
     pub async fn start(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir.join("net.d"))?;
@@ -71,9 +71,9 @@ impl Containerd {
         self.await_answer().await
     }
 
-    /// Ends it with all its containers, and what is mounted for them.
+    /// Kills containerd and all its containers, and unmounts their mounts.
     pub fn stop(&mut self) {
-        // First, or it would start what a dying shim ends.
+        // containerd goes first, because it starts a cleanup process for each shim that dies.
         if let Some(process) = self.process.take() {
             let _ = process.kill();
         }
@@ -81,8 +81,7 @@ impl Containerd {
         unmount_below(&self.dir);
     }
 
-    /// Starts it after [`Self::stop`], on a machine that has nothing of the last start in
-    /// its memory.
+    /// Starts it after [`Self::stop`], without its state directory, as after a reboot.
     pub async fn start_again(&mut self) -> Result<()> {
         let _ = fs::remove_dir_all(self.dir.join("state"));
         self.start_process().await
@@ -160,7 +159,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         }
     }
 
-    /// Puts a busybox image into containerd that runs this command.
+    /// Imports a busybox image that runs this command.
     pub fn import(&self, reference: &str, command: &[&str]) -> Result<()> {
         let archive = self.dir.join("image.tar");
         fs::write(&archive, images::archive(reference, command)?)?;
@@ -171,7 +170,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         Ok(())
     }
 
-    /// Pushes an image that says its own name to a registry; `user` is `name:password`.
+    /// Pushes an image to a registry. It prints its own name, so that each image differs. `user` is
+    /// `name:password`.
     pub fn push(&self, to: &str, user: &str) -> Result<()> {
         self.import(to, &["echo", to])?;
         let mut push = vec!["images", "push", "--plain-http"];
@@ -215,12 +215,12 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         self.dir.join("containerd.sock").display().to_string()
     }
 
-    /// The CRI services as an endpoint: `unix://...`.
+    /// The endpoint of the CRI services: `unix://...`.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket())
     }
 
-    /// The network namespace in which containerd and its pods live.
+    /// The network namespace of containerd and its pods.
     pub const fn namespace(&self) -> &NetworkNamespace {
         &self.namespace
     }

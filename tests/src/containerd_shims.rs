@@ -1,4 +1,4 @@
-//! What containerd leaves running and mounted when it ends: containers outlive it.
+//! Cleanup after containerd, whose containers and mounts outlive it.
 
 use std::{path::Path, time::Duration};
 
@@ -9,20 +9,20 @@ use rustix::{
 
 use crate::process::{park, signal};
 
-/// How long killed containers may take to be gone.
+/// The deadline for killed containers to end.
 const CONTAINERS_END: Duration = Duration::from_secs(10);
 
-/// Whether containerd is there to see its containers end.
+/// Whether containerd is running and notices that its containers end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Containerd {
-    /// It ends the shims of containers that have ended.
+    /// containerd ends the shims of containers that have ended.
     Sees,
-    /// Nobody ends the shims.
+    /// Nothing ends the shims.
     IsGone,
 }
 
-/// Kills what runs in the containers of the shims that have `word` among their arguments,
-/// and waits until the shims have ended.
+/// Kills the containers of the shims that have `word` among their arguments, and waits until the
+/// shims have ended.
 pub(crate) fn kill_containers(word: &str, containerd: Containerd) {
     let deadline = std::time::Instant::now() + CONTAINERS_END;
     loop {
@@ -39,7 +39,7 @@ pub(crate) fn kill_containers(word: &str, containerd: Containerd) {
         let shims_too = late || containerd == Containerd::IsGone;
         for (pid, parent) in processes {
             if shims.contains(&parent) || shims_too && shims.contains(&pid) {
-                // It may have ended by itself.
+                // The process may have ended by itself.
                 let _ = signal(pid, Signal::KILL);
             }
         }
@@ -50,7 +50,7 @@ pub(crate) fn kill_containers(word: &str, containerd: Containerd) {
     }
 }
 
-/// Unmounts everything below a directory, which could not be removed otherwise.
+/// Unmounts everything below a directory, so that it can be removed.
 pub(crate) fn unmount_below(dir: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let below = mounts
@@ -70,7 +70,7 @@ fn is_shim_of(pid: u32, word: &str) -> bool {
     program.contains("containerd-shim") && words.any(|w| w == word.as_bytes())
 }
 
-/// Every process with its parent.
+/// Every process id with its parent's.
 pub(crate) fn processes_and_parents() -> Vec<(u32, u32)> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn processes_and_parents() -> Vec<(u32, u32)> {
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The command, in parentheses, may hold anything.
+            // The command name, in parentheses, may contain any character.
             let (_, after) = stat.rsplit_once(") ")?;
             let parent = after.split(' ').nth(1)?.parse().ok()?;
             Some((pid, parent))

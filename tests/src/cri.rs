@@ -1,4 +1,4 @@
-//! Short forms of CRI calls that tests make over and over.
+//! Shorthands for CRI calls that many tests make.
 
 use std::collections::BTreeMap;
 
@@ -19,21 +19,21 @@ use tonic::{
 
 use crate::{images::BUSYBOX, node::Node};
 
-/// Both services of the shim, with shorthands that return what tests look at.
+/// The shim's CRI services, with shorthands that return the values that tests need.
 #[derive(Clone, Debug)]
 pub struct Cri {
-    /// The generated client, for what has no shorthand.
+    /// The generated client, for calls without a shorthand.
     pub runtime: RuntimeServiceClient<Channel>,
-    /// The generated client, for what has no shorthand.
+    /// The generated client, for calls without a shorthand.
     pub images: ImageServiceClient<Channel>,
 }
 
-/// What a client saw of a command that has ended.
+/// What a client received from a command that has ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Its output.
+    /// Its standard output.
     pub out: String,
-    /// Its error output.
+    /// Its standard error.
     pub err: String,
     /// Its exit code, if it has one.
     pub code: Option<i32>,
@@ -42,8 +42,8 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Reads all that a command says, until its end. All is read at once: over WebSocket a
-    /// stream that nobody reads stops the others.
+    /// Reads the output of a command until it ends. Both streams are read concurrently: over
+    /// WebSocket, an unread stream blocks the other.
     pub async fn of(command: Command) -> Result<Self> {
         let read = async |stream: Option<Reader>| -> Result<String> {
             let mut text = String::new();
@@ -69,7 +69,7 @@ impl Cri {
         Self::at(&node.cri_endpoint()).await
     }
 
-    /// Connects to a shim: `unix://...`.
+    /// Connects to an endpoint: `unix://...`.
     pub async fn at(endpoint: &str) -> Result<Self> {
         let channel = Endpoint::new(endpoint.to_owned())?.connect().await?;
         Ok(Self {
@@ -208,7 +208,7 @@ impl Cri {
         Ok(self.runtime.exec_sync(request).await?.into_inner())
     }
 
-    /// `Exec`, and a client on its streams.
+    /// `Exec`, with a client for its streams.
     pub async fn exec_streams(
         &mut self,
         id: &str,
@@ -239,7 +239,7 @@ impl Cri {
         Ok(self.runtime.exec(request).await?.into_inner().url)
     }
 
-    /// `Attach`, and a client on its streams.
+    /// `Attach`, with a client for its streams.
     pub async fn attach_streams(
         &mut self,
         id: &str,
@@ -258,7 +258,7 @@ impl Cri {
         Ok(client.command(&url, transport, wants).await?)
     }
 
-    /// `PortForward`, and a client on it.
+    /// `PortForward`, with a client for it.
     pub async fn port_forward(&mut self, pod: &str, transport: Transport) -> Result<Forwarder> {
         let request = cri::PortForwardRequest {
             pod_sandbox_id: pod.to_owned(),
@@ -268,7 +268,7 @@ impl Cri {
         Ok(Client::default().port_forward(&url, transport).await?)
     }
 
-    /// `PullImage`; returns the image's id.
+    /// `PullImage`. Returns the image's id.
     pub async fn pull(
         &mut self,
         image: &str,
@@ -283,7 +283,7 @@ impl Cri {
         Ok(response.into_inner().image_ref)
     }
 
-    /// `ImageStatus`; `None` when the image is not there.
+    /// `ImageStatus`. Returns `None` if the image does not exist.
     pub async fn image(&mut self, image: &str) -> Result<Option<cri::Image>, Status> {
         let request = cri::ImageStatusRequest {
             image: Some(image_spec(image)),
@@ -301,7 +301,7 @@ impl Cri {
         Ok(())
     }
 
-    /// Runs a pod of one container, from sandbox to start.
+    /// Runs a sandbox with one started container. Returns their ids.
     pub async fn run_pod(&mut self, name: &str, command: &[&str]) -> Result<(String, String)> {
         let config = sandbox(name);
         let pod = self.run(&config).await.context("RunPodSandbox")?;
@@ -345,7 +345,7 @@ pub fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
     }
 }
 
-/// A reference as CRI carries it.
+/// An image reference as a CRI message.
 pub fn image_spec(image: &str) -> cri::ImageSpec {
     cri::ImageSpec {
         image: image.to_owned(),
@@ -353,7 +353,7 @@ pub fn image_spec(image: &str) -> cri::ImageSpec {
     }
 }
 
-/// A sandbox on the node's network.
+/// A sandbox on the host network.
 pub fn host_sandbox(name: &str) -> cri::PodSandboxConfig {
     let mut config = sandbox(name);
     config.linux = Some(cri::LinuxPodSandboxConfig {

@@ -1,5 +1,5 @@
-//! Directories nested deeper than a process has descriptors, than a thread has stack for a
-//! call a level, and than a path may be long.
+//! Trees of directories that are nested too deep for an open file descriptor or a recursive call
+//! per level, and for the maximum length of a path.
 
 use std::{os::fd::OwnedFd, path::Path};
 
@@ -9,16 +9,16 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-/// How deep a pod is to be able to nest them.
+/// The nesting depth that pods may create.
 pub const DEPTH: usize = 20_000;
 
-/// A directory in memory, where making and removing many is no matter of the disk. Dropped,
-/// it is removed, however deep it has become.
+/// A directory in memory, so that its creation and removal do not depend on the disk. It is removed
+/// on drop, however deep it is.
 #[derive(Debug)]
 pub struct InMemory(TempDir);
 
 impl InMemory {
-    /// An empty one.
+    /// Creates an empty directory.
     pub fn new() -> std::io::Result<Self> {
         let builder = tempfile::Builder::new()
             .prefix("e2e-")
@@ -26,7 +26,7 @@ impl InMemory {
         Ok(Self(builder?))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -40,7 +40,7 @@ impl Drop for InMemory {
     }
 }
 
-/// Nests [`DEPTH`] directories in one; every thousandth has a file too. Returns the last.
+/// Nests [`DEPTH`] directories below `dir`; every thousandth has a file too. Returns the innermost.
 pub fn nest(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = openat(CWD, dir, flags, Mode::empty())?;

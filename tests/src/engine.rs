@@ -1,5 +1,5 @@
-//! A Docker engine of a test's own: its own data, socket and network namespace,
-//! so that tests run side by side and may restart it.
+//! A Docker engine per test. It has its own data, socket and network namespace, so tests can run in
+//! parallel and can restart it.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,29 +18,29 @@ use crate::{
     process::{Process, park, signal},
 };
 
-/// How long an engine may take to answer after its start.
+/// The deadline for an engine to answer after its start.
 const STARTUP: Duration = Duration::from_secs(60);
 
-/// How long killed containers may take to be gone.
+/// The deadline for killed containers to end.
 const CONTAINERS_END: Duration = Duration::from_secs(10);
 
-/// A running engine, in a network namespace that lives as long as this value.
+/// A running engine. Its network namespace lives as long as this value.
 #[derive(Debug)]
 pub struct Engine {
     dir: PathBuf,
-    // Dropped first: it lives in the namespace that the other holds.
+    // Dropped first, because it runs in the network namespace of the next field.
     dockerd: Option<Process>,
     netns: NetworkNamespace,
-    /// Further flags of `dockerd`.
+    /// Additional flags of `dockerd`.
     flags: Vec<String>,
 }
 
 impl Engine {
-    /// Starts an engine that keeps everything under `dir`.
+    /// Starts an engine that keeps all its files under `dir`.
     ///
     /// # Errors
-    /// When no `dockerd` is installed or it does not answer: tests on a real
-    /// engine fail then, they are not skipped.
+    /// `dockerd` is not installed or does not answer. Tests that need an engine fail then; they are
+    /// not skipped.
     pub async fn start(dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
         let mut engine = Self {
@@ -101,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// The engine's API as an endpoint: `unix://...`.
+    /// The endpoint of the engine's API: `unix://...`.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
@@ -121,12 +121,12 @@ impl Engine {
         )?)
     }
 
-    /// A process in whose network namespace the engine and its pods live.
+    /// The id of a process in the network namespace of the engine and its pods.
     pub fn netns(&self) -> u32 {
         self.netns.pid()
     }
 
-    /// The network namespace in which the engine and its pods live.
+    /// The network namespace of the engine and its pods.
     pub const fn namespace(&self) -> &NetworkNamespace {
         &self.netns
     }
@@ -136,12 +136,12 @@ impl Engine {
         self.netns.run(command)
     }
 
-    /// Whether anything listens on this TCP port (IPv4) in the network namespace.
+    /// Whether a process listens on this TCP port (IPv4) in the network namespace.
     pub fn listens(&self, port: u16) -> Result<bool> {
         self.netns.listens(port)
     }
 
-    /// Stops the engine; its containers end with it.
+    /// Stops the engine and its containers.
     pub fn stop(&mut self) -> Result<()> {
         self.kill_containers();
         if let Some(dockerd) = self.dockerd.take() {
@@ -150,7 +150,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `kill -9` of the engine; its containers run on until it is started again.
+    /// `kill -9` of the engine. Its containers run on until it is started again.
     pub fn kill(&mut self) -> Result<()> {
         let dockerd = self.dockerd.take().context("the engine does not run")?;
         let pid = dockerd.pid();
@@ -159,8 +159,8 @@ impl Engine {
             .filter(|(_, parent)| *parent == pid);
         let children: Vec<u32> = children.map(|(child, _)| child).collect();
         dockerd.kill()?;
-        // Its containerd ends with it, but not at once; the next engine would take the one
-        // that ends for one that runs, and wait for it.
+        // The engine's containerd ends with it, but not at once. A new engine would take the one
+        // that is ending for a running one and wait for it.
         let deadline = std::time::Instant::now() + CONTAINERS_END;
         let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
         while children.iter().any(runs) && std::time::Instant::now() < deadline {
@@ -174,13 +174,13 @@ impl Engine {
         self.start_dockerd().await
     }
 
-    /// [`Self::start_again`] with further flags, from now on.
+    /// [`Self::start_again`] with additional flags, which later starts keep.
     pub async fn start_again_with(&mut self, flags: &[&str]) -> Result<()> {
         self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         self.start_dockerd().await
     }
 
-    /// SIGSTOP: the engine hangs, its socket still takes connections.
+    /// SIGSTOP: the engine hangs, but its socket still accepts connections.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
@@ -190,9 +190,9 @@ impl Engine {
         self.signal(Signal::CONT)
     }
 
-    /// Kills what runs in containers and waits until the engine has seen it, if it runs.
-    /// The engine would end them too, but only after the ten seconds that each program
-    /// has for its SIGTERM; and what it has not seen when it ends leaves a process.
+    /// Kills the containers and, if the engine runs, waits until it has noticed. The engine would
+    /// end them itself, but only after the stop timeout of ten seconds per container; and a
+    /// container whose end it has not noticed when it stops leaves a process behind.
     fn kill_containers(&self) {
         let containerd = if self.dockerd.is_some() {
             Containerd::Sees
@@ -214,13 +214,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // A paused engine would not see its SIGTERM.
+        // A paused engine does not handle SIGTERM.
         if self.dockerd.is_some() {
             let _ = self.resume();
         }
         self.kill_containers();
         drop(self.dockerd.take());
-        // The engine leaves mounts behind, and a directory with one is not removed.
+        // The engine leaves mounts behind, which prevent the removal of the directory.
         unmount_below(&self.dir);
     }
 }

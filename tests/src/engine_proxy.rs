@@ -1,5 +1,5 @@
-//! A proxy in front of an engine that does to its client what networks, full disks and busy
-//! engines do: some events never come, some requests fail, some answers are late.
+//! A proxy in front of an engine that simulates bad networks, full disks and busy engines: some
+//! events are lost, some requests fail, some responses are late.
 
 use std::{
     convert::Infallible,
@@ -31,14 +31,14 @@ use tokio::{
     time::sleep,
 };
 
-/// How late an answer is: later than calls that only read wait for.
+/// The delay of a late response. It exceeds the deadline of read-only calls.
 const LATE: Duration = Duration::from_secs(20);
 
 use crate::random::Random;
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// The proxy; it ends when this is dropped.
+/// The proxy. It stops when this is dropped.
 #[derive(Debug)]
 pub struct EngineProxy {
     socket: PathBuf,
@@ -46,27 +46,28 @@ pub struct EngineProxy {
     serves: JoinHandle<()>,
 }
 
-/// What goes wrong, and how often it did.
+/// The faults to inject, and how often each happened.
 #[derive(Debug, Default)]
 struct Faults {
-    /// One in so many, and whose turn it is; without it nothing goes wrong.
+    /// The fault rate, one in this many, and the random numbers. Without it there are no random
+    /// faults.
     chance: Option<(u64, Mutex<Random>)>,
-    /// Nothing says of any container that it was killed for want of memory.
+    /// Whether all signs of OOM kills are hidden.
     loses_oom_kills: bool,
     healed: AtomicBool,
     events: AtomicUsize,
     refused: AtomicUsize,
     late: AtomicUsize,
-    /// Answers that were late and are not any more.
+    /// The number of late responses that are no longer pending.
     came: AtomicUsize,
 }
 
 impl EngineProxy {
-    /// Serves the engine behind the socket `engine` at `socket`. Of the events one in
-    /// `one_in` is dropped; of the requests as many fail or are answered late, as `random` has it.
+    /// Serves the engine at the socket `engine` on `socket`. One in `one_in` events is dropped, and
+    /// one in `one_in` requests fails or is answered late, as determined by `random`.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn start(engine: &Path, socket: &Path, one_in: u64, random: Random) -> Result<Self> {
         let faults = Faults {
             chance: Some((one_in, Mutex::new(random))),
@@ -75,11 +76,11 @@ impl EngineProxy {
         Self::with(engine, socket, faults)
     }
 
-    /// Serves the engine behind the socket `engine` at `socket`, as if the engine had never
-    /// heard of the kernel's OOM killer.
+    /// Serves the engine at the socket `engine` on `socket`, but hides OOM kills: it drops the
+    /// events and clears `OOMKilled` in the containers' states.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn that_loses_oom_kills(engine: &Path, socket: &Path) -> Result<Self> {
         let faults = Faults {
             loses_oom_kills: true,
@@ -99,12 +100,13 @@ impl EngineProxy {
         })
     }
 
-    /// Its address: `unix://...`.
+    /// The endpoint of the proxy: `unix://...`.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 
-    /// How much went wrong so far. It goes up when an answer begins to be late and when it comes.
+    /// The number of faults so far. A late response counts twice: when its delay starts and when it
+    /// ends.
     pub fn faults(&self) -> usize {
         let Faults {
             events,
@@ -117,12 +119,12 @@ impl EngineProxy {
         counts.iter().sum()
     }
 
-    /// Whether an answer is late now.
+    /// Whether a late response is pending.
     pub fn holds_back(&self) -> bool {
         self.faults.late.load(Ordering::SeqCst) > self.faults.came.load(Ordering::SeqCst)
     }
 
-    /// Nothing goes wrong from now on.
+    /// Stops injecting faults.
     pub fn heal(&self) {
         self.faults.healed.store(true, Ordering::Relaxed);
     }
@@ -151,12 +153,12 @@ impl Drop for EngineProxy {
 }
 
 impl Faults {
-    /// Whether it is this one's turn.
+    /// Decides whether this event or request has a fault.
     fn strike(&self) -> bool {
         !self.healed.load(Ordering::Relaxed) && self.random(|one_in| one_in) == Some(0)
     }
 
-    /// A number below what `below` makes of the chance.
+    /// A random number below `below(one_in)`, where `one_in` is the fault rate.
     fn random(&self, below: impl Fn(u64) -> u64) -> Option<u64> {
         let (one_in, random) = self.chance.as_ref()?;
         Some(random.lock().below(below(*one_in)))
@@ -170,7 +172,7 @@ impl Faults {
     }
 }
 
-/// An answer that is late, until it comes or nobody waits for it any more.
+/// A late response that is pending, until it is sent or its client has gone away.
 struct Late<'a>(&'a Faults);
 
 impl<'a> Late<'a> {
@@ -187,7 +189,7 @@ impl Drop for Late<'_> {
 }
 
 async fn serve(listener: UnixListener, engine: PathBuf, faults: Arc<Faults>) {
-    // Connections end with the proxy.
+    // The connections end with the proxy.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (engine, faults) = (engine.clone(), Arc::clone(&faults));
@@ -197,7 +199,7 @@ async fn serve(listener: UnixListener, engine: PathBuf, faults: Arc<Faults>) {
             let connection = server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), answer)
                 .with_upgrades();
-            // A client that is killed is no fault of the proxy's.
+            // A client may be killed, so errors are ignored.
             let _ = connection.await;
         });
         while connections.try_join_next().is_some() {}
@@ -276,7 +278,7 @@ async fn carry(client: OnUpgrade, engine: OnUpgrade) {
     let _ = tokio::io::copy_bidirectional(&mut client, &mut engine).await;
 }
 
-/// The events, a line each, that are not dropped.
+/// Passes on the events, one per line, that are not dropped.
 fn some_of(
     body: Incoming,
     faults: Arc<Faults>,

@@ -1,14 +1,14 @@
-//! The figures of the benchmarks: several runs of each, told by median and spread, as a table
-//! in Markdown. Nothing here judges them.
+//! The figures of the benchmarks: the median and the spread of several runs, as a Markdown table.
+//! They are not judged here.
 
 use std::fmt;
 
 use crate::asked;
 
-/// Runs behind each figure.
+/// The number of runs per figure.
 const RUNS: u64 = 3;
 
-/// What is measured, in the order in which it was first measured.
+/// The figures, in the order in which they were first measured.
 #[derive(Debug, Default)]
 pub struct Figures {
     rows: Vec<Row>,
@@ -22,7 +22,7 @@ struct Row {
     values: Vec<f64>,
 }
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Debug, Clone, Copy)]
 pub enum Unit {
     /// `s`.
@@ -38,12 +38,12 @@ pub enum Unit {
 }
 
 impl Figures {
-    /// How many runs there are to be: `BENCH_RUNS`, or 3.
+    /// The number of runs: `BENCH_RUNS`, or 3 by default.
     pub fn runs() -> u64 {
         asked::amount("BENCH_RUNS", RUNS)
     }
 
-    /// Adds what one run measured. The target is what the design asks for, or empty.
+    /// Adds the value that one run measured. `target` is the design's target, or empty.
     pub fn add(&mut self, figure: &str, value: f64, unit: Unit, target: &str) {
         match self.rows.iter_mut().find(|row| row.figure == figure) {
             Some(row) => row.values.push(value),
@@ -83,7 +83,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// The value in the middle of `values`, which may not be empty.
+/// The median of `values`, which must not be empty.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[values.len() / 2]

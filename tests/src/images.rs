@@ -1,4 +1,4 @@
-//! Test images, made out of Debian's busybox-static: no registry is needed.
+//! Test images, built from Debian's busybox-static, so that no registry is needed.
 
 use std::{fs, path::Path};
 
@@ -12,10 +12,10 @@ use futures::TryStreamExt as _;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-/// An image with every applet of busybox; runs `sh` unless told otherwise.
+/// An image with busybox. It runs `sh` by default.
 pub const BUSYBOX: &str = "e2e.local/busybox:1";
 
-/// Applets of the test image, linked to `/bin/busybox`.
+/// The applets that the test image links to `/bin/busybox`.
 const APPLETS: &[&str] = &[
     "cat",
     "date",
@@ -48,13 +48,12 @@ const APPLETS: &[&str] = &[
 
 const BUSYBOX_BINARY: &str = "/bin/busybox";
 
-/// Puts [`BUSYBOX`] into an engine.
+/// Loads [`BUSYBOX`] into an engine.
 pub async fn load_busybox(docker: &Docker) -> Result<()> {
     load(docker, BUSYBOX, &["CMD [\"sh\"]"]).await
 }
 
-/// Puts a busybox image named `reference` into an engine; `changes` are lines as
-/// a Dockerfile has them.
+/// Loads a busybox image named `reference` into an engine. `changes` are Dockerfile instructions.
 pub async fn load(docker: &Docker, reference: &str, changes: &[&str]) -> Result<()> {
     let (repo, tag) = reference
         .rsplit_once(':')
@@ -74,7 +73,7 @@ pub async fn load(docker: &Docker, reference: &str, changes: &[&str]) -> Result<
         .with_context(|| format!("cannot import {reference}"))
 }
 
-/// Tags an image of the engine for a registry and pushes it there.
+/// Tags an image of the engine for a registry and pushes it.
 pub async fn push(
     docker: &Docker,
     image: &str,
@@ -124,7 +123,7 @@ pub fn archive(reference: &str, command: &[&str]) -> Result<Vec<u8>> {
     Ok(archive.into_inner()?)
 }
 
-/// This machine's architecture, as images name it.
+/// The architecture of this machine, as image configs name it.
 const fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") {
         "arm64"

@@ -1,12 +1,12 @@
-//! Kubeconfigs (JSON, which is YAML) for the servers of the tests.
+//! Kubeconfigs for the API servers of the tests, in JSON, which is valid YAML.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::api_server::Identity;
 
-/// A kubeconfig for a caller with a client certificate, of the server at this address whose
-/// certificate `authority` (PEM) has signed.
+/// A kubeconfig with a client certificate, for the server at this address. `authority` (PEM) has
+/// signed the server's certificate.
 pub fn with_certificate(address: &str, authority: &str, identity: &Identity) -> String {
     let user = json!({
         "client-certificate-data": STANDARD.encode(&identity.certificate),
@@ -15,8 +15,8 @@ pub fn with_certificate(address: &str, authority: &str, identity: &Identity) -> 
     of(address, authority, &user)
 }
 
-/// A kubeconfig for a caller with a bearer token, of the server at this address whose
-/// certificate `authority` (PEM) has signed.
+/// A kubeconfig with a bearer token, for the server at this address. `authority` (PEM) has signed
+/// the server's certificate.
 pub fn with_token(address: &str, authority: &str, token: &str) -> String {
     of(address, authority, &json!({"token": token}))
 }

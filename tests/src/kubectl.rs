@@ -1,4 +1,4 @@
-//! The real `kubectl`, run against a server of the tests.
+//! The real `kubectl`, run against an API server of the tests.
 
 use std::{
     env,
@@ -14,29 +14,29 @@ use tokio::process::{Child, Command};
 
 use crate::network_namespace::NetworkNamespace;
 
-/// `kubectl` with a kubeconfig, and a home of its own.
+/// `kubectl` with a kubeconfig and a home directory of its own.
 #[derive(Debug)]
 pub struct Kubectl {
     program: PathBuf,
     home: TempDir,
-    /// A command that runs it somewhere else.
+    /// The command line that runs `kubectl` in a network namespace; empty if none.
     before: Vec<String>,
 }
 
-/// How a command of `kubectl` ended.
+/// The result of a `kubectl` command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// Its exit code.
     pub code: Option<i32>,
-    /// What it wrote.
+    /// Its standard output.
     pub stdout: String,
-    /// What it complained of.
+    /// Its standard error.
     pub stderr: String,
 }
 
 impl Kubectl {
-    /// `kubectl` for what `kubeconfig` names. It must be there: `$KUBECTL`, where
-    /// `deploy/install.sh tests` puts it, or on the PATH.
+    /// `kubectl` with this kubeconfig. The program must exist: at `$KUBECTL`, where
+    /// `deploy/install.sh tests` installs it, or on the `PATH`.
     pub fn new(kubeconfig: &str) -> Result<Self> {
         let home = TempDir::new()?;
         fs::write(home.path().join("kubeconfig"), kubeconfig)?;
@@ -47,16 +47,16 @@ impl Kubectl {
         })
     }
 
-    /// The same in a network namespace.
+    /// Runs it in a network namespace.
     pub fn within(mut self, namespace: &NetworkNamespace) -> Self {
         self.before = namespace.enter();
-        // One that hangs is a failure, and no more.
+        // A command that hangs fails the test, but does not block it.
         let limit = ["timeout", "--foreground", "60"];
         self.before.extend(limit.map(str::to_owned));
         self
     }
 
-    /// The command with these arguments, not started yet.
+    /// A command with these arguments, not started yet.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let home = self.home.path();
         let mut words = self.before.iter().map(OsStr::new);
@@ -76,20 +76,20 @@ impl Kubectl {
         command
     }
 
-    /// Starts a command that goes on by itself; it ends when it is dropped.
+    /// Starts a command in the background. It is killed when the child is dropped.
     pub fn start(&self, arguments: &[&str]) -> Result<Child> {
         self.command(arguments)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))
     }
 
-    /// Runs a command to its end.
+    /// Runs a command until it ends.
     pub async fn run(&self, arguments: &[&str]) -> Result<Ended> {
         let output = self.start(arguments)?.wait_with_output().await?;
         Ok(Ended::from(output))
     }
 
-    /// Runs a command that must succeed; what it wrote.
+    /// Runs a command that must succeed. Returns its output.
     pub async fn ok(&self, arguments: &[&str]) -> Result<String> {
         let ended = self.run(arguments).await?;
         if ended.code != Some(0) {
@@ -98,7 +98,7 @@ impl Kubectl {
         Ok(ended.stdout)
     }
 
-    /// Where it may keep files.
+    /// Its home directory, where it may keep files.
     pub fn home(&self) -> &Path {
         self.home.path()
     }

@@ -1,5 +1,5 @@
-//! What the tests lean on: a fake runtime, test images, a registry, a node of
-//! both binaries.
+//! Support for the tests: a fake runtime, a fake CSI driver, an API server, test images, a
+//! registry, and nodes that run both binaries.
 
 #![forbid(unsafe_code)]
 

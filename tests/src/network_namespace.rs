@@ -1,4 +1,4 @@
-//! A network namespace of a test's own.
+//! A network namespace per test.
 
 use std::{
     fs::File,
@@ -17,19 +17,19 @@ use tokio::{
 
 use crate::process::Process;
 
-/// How long it may take to make one.
+/// The deadline for the creation of a network namespace.
 const STARTUP: Duration = Duration::from_secs(60);
 
-/// The node's own address in it.
+/// The node's address in the network namespace.
 pub const NODE_IP: &str = "192.0.2.10";
 
-/// A network namespace with its loopback up and an address of a node, which lives as long as this value and what
-/// was started in it.
+/// A network namespace with loopback up and a node address. It lives as long as this value and the
+/// processes that were started in it.
 #[derive(Debug)]
 pub struct NetworkNamespace(Process);
 
 impl NetworkNamespace {
-    /// Makes one; what holds it logs into `dir`.
+    /// Creates a network namespace. The process that holds it logs into `dir`.
     pub async fn new(dir: &Path) -> Result<Self> {
         let holder = Process::start(
             "network namespace",
@@ -54,7 +54,7 @@ impl NetworkNamespace {
         Ok(namespace)
     }
 
-    /// Waits until `unshare` has made the namespace that others are to enter.
+    /// Waits until `unshare` has created the namespace, before other processes enter it.
     async fn await_made(&self) -> Result<()> {
         let own = std::fs::read_link("/proc/self/ns/net")?;
         let theirs = format!("/proc/{}/ns/net", self.pid());
@@ -68,12 +68,12 @@ impl NetworkNamespace {
         Ok(())
     }
 
-    /// A process that is in it.
+    /// The id of a process in the namespace.
     pub fn pid(&self) -> u32 {
         self.0.pid()
     }
 
-    /// What runs the command that follows in it.
+    /// The command line prefix that runs a command in the namespace.
     pub fn enter(&self) -> Vec<String> {
         let pid = self.pid().to_string();
         ["nsenter", "--target", &pid, "--net", "--"]
@@ -81,7 +81,7 @@ impl NetworkNamespace {
             .into()
     }
 
-    /// Runs a command in it.
+    /// Runs a command in the namespace.
     pub fn run(&self, command: &[&str]) -> Result<Output> {
         let enter = self.enter();
         Command::new(&enter[0])
@@ -91,7 +91,7 @@ impl NetworkNamespace {
             .with_context(|| format!("cannot run {command:?}"))
     }
 
-    /// A runtime whose threads are in it, and so their sockets.
+    /// A runtime whose threads, and so their sockets, are in the namespace.
     pub fn runtime(&self) -> Result<Runtime> {
         let namespace = File::open(format!("/proc/{}/ns/net", self.pid()))?;
         let enter = move || {
@@ -107,7 +107,7 @@ impl NetworkNamespace {
             .build()?)
     }
 
-    /// Whether anything listens on this TCP port (IPv4) in it.
+    /// Whether a process listens on this TCP port (IPv4) in the namespace.
     pub fn listens(&self, port: u16) -> Result<bool> {
         let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.pid()))?;
         let port = format!(":{port:04X}");

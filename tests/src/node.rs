@@ -1,5 +1,5 @@
-//! A node of a test's own: an engine, the shim and the kubelet on temporary
-//! directories and sockets, in one network namespace.
+//! A node per test: an engine, the shim and the kubelet, with temporary directories and sockets, in
+//! one network namespace.
 
 mod reboot;
 mod shim;
@@ -38,30 +38,29 @@ use crate::{
     registry::{self, Registry},
 };
 
-/// How long one of the binaries may take to answer after its start.
+/// The deadline for the shim or the kubelet to answer after its start.
 const STARTUP: Duration = Duration::from_secs(30);
 
-/// A node. Dropped, also by a panic, everything it started ends and its
-/// directory is removed.
+/// A node. When it is dropped, also by a panic, all its processes end and its directory is removed.
 #[derive(Debug)]
 pub struct Node {
-    // In the order in which they have to end.
+    // In the order in which they must end.
     kubelet: Option<Process>,
     shim: Option<Process>,
     runtime: Runtime,
     dir: TempDir,
 }
 
-/// What runs a node's pods.
+/// The container runtime of a node.
 #[derive(Debug)]
 enum Runtime {
-    /// An engine, with the shim in front of it.
+    /// A Docker engine with the shim in front of it.
     Docker { engine: Engine, network: Network },
     /// containerd's own CRI plugin.
     Containerd(Containerd),
 }
 
-/// Who gives the pods of an engine their network.
+/// The pod network of a node with a Docker engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Network {
     /// The engine's own bridge.
@@ -72,17 +71,17 @@ enum Network {
 
 const NO_ENGINE: &str = "this node runs on containerd, without an engine and the shim";
 
-/// Where Debian has the CNI plugins.
+/// The directory of Debian's CNI plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
 
 impl Node {
-    /// An engine with the test image, and the shim in front of it.
+    /// A node with an engine that has the test image, and the shim in front of it.
     pub async fn with_shim() -> Result<Self> {
         Self::new(Network::Docker).await
     }
 
-    /// [`Self::with_shim`], whose pods' network is CNI's: Debian's plugins, and those in the
-    /// directory `cni/bin`, by what is in `cni/net.d`, with the cache in `cni/cache`.
+    /// [`Self::with_shim`] with a CNI pod network. The plugins are Debian's and those in the
+    /// directory `cni/bin`, the configuration is in `cni/net.d` and the cache in `cni/cache`.
     pub async fn with_cni() -> Result<Self> {
         let bridge = Path::new(CNI_PLUGINS).join("bridge");
         if !bridge.is_file() {
@@ -94,7 +93,7 @@ impl Node {
         Self::new(Network::Cni).await
     }
 
-    /// [`Self::with_shim`], with further flags of the shim.
+    /// [`Self::with_shim`] with additional flags for the shim.
     pub async fn with_shim_and(flags: &[&str]) -> Result<Self> {
         let mut node = Self::with_shim().await?;
         node.stop_shim().await?;
@@ -102,7 +101,7 @@ impl Node {
         Ok(node)
     }
 
-    /// containerd with the test image, and no shim.
+    /// A node with a containerd that has the test image, without the shim.
     pub async fn with_containerd() -> Result<Self> {
         let dir = directory()?;
         let containerd = Containerd::start(&dir.path().join("containerd")).await?;
@@ -134,14 +133,14 @@ impl Node {
         Ok(node)
     }
 
-    /// [`Self::with_shim`] and a kubelet on an empty manifest directory.
+    /// [`Self::with_shim`] with a kubelet, whose manifest directory is empty.
     pub async fn with_kubelet() -> Result<Self> {
         let mut node = Self::with_shim().await?;
         node.start_kubelet().await?;
         Ok(node)
     }
 
-    // === the parts ===
+    // === components ===
 
     /// The engine.
     ///
@@ -154,7 +153,7 @@ impl Node {
         }
     }
 
-    /// The engine, to stop and start it.
+    /// The engine, for stopping and starting it.
     ///
     /// # Panics
     /// The node runs on containerd.
@@ -165,7 +164,7 @@ impl Node {
         }
     }
 
-    /// The network namespace in which the runtime, the kubelet and the pods are.
+    /// The network namespace of the runtime, the kubelet and the pods.
     pub fn namespace(&self) -> &NetworkNamespace {
         match &self.runtime {
             Runtime::Docker { engine, .. } => engine.namespace(),
@@ -183,7 +182,7 @@ impl Node {
         self.start_kubelet_with("", &[]).await
     }
 
-    /// [`Self::start_kubelet`] with further lines in its configuration, and further flags.
+    /// [`Self::start_kubelet`] with additional lines in its configuration and additional flags.
     pub async fn start_kubelet_with(&mut self, extra: &str, flags: &[&str]) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
         let config = self.path("kubelet.yaml");
@@ -233,7 +232,7 @@ impl Node {
         Ok(())
     }
 
-    /// Has the kubelet find this shell script where it looks for a program.
+    /// Installs a shell script that replaces a program on the kubelet's `PATH`.
     pub fn replace_program(&self, name: &str, script: &str) -> Result<()> {
         let path = self.path("programs").join(name);
         fs::create_dir_all(self.path("programs"))?;
@@ -246,7 +245,7 @@ impl Node {
         self.kubelet.take().context("no kubelet runs")?.kill()
     }
 
-    /// SIGTERM of the kubelet, and its end.
+    /// Stops the kubelet with SIGTERM and waits until it has ended.
     pub fn stop_kubelet(&mut self) -> Result<()> {
         let status = self.kubelet.take().context("no kubelet runs")?.stop()?;
         anyhow::ensure!(status.success(), "the kubelet ended with {status}");
@@ -258,18 +257,18 @@ impl Node {
         self.kubelet.as_ref().map(Process::pid)
     }
 
-    /// What the kubelet has logged.
+    /// The kubelet's log.
     pub fn kubelet_log(&self) -> String {
         fs::read_to_string(self.path("kubelet.log")).unwrap_or_default()
     }
 
-    /// A path in the node's own directory.
+    /// A path in the node's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Puts an image like the test image, and another than any other, into a registry under
-    /// this name, and leaves it only there.
+    /// Pushes a busybox image with a digest of its own to a registry under this name, and leaves no
+    /// local copy.
     pub async fn push(&self, registry: &Registry, name: &str, auth: bool) -> Result<()> {
         let to = registry.image(name);
         match &self.runtime {
@@ -296,7 +295,7 @@ impl Node {
 
     // === CRI ===
 
-    /// The runtime's socket as an endpoint: `unix://...`.
+    /// The endpoint of the runtime: `unix://...`.
     pub fn cri_endpoint(&self) -> String {
         match &self.runtime {
             Runtime::Docker { .. } => format!("unix://{}", self.path("cri.sock").display()),
@@ -308,12 +307,12 @@ impl Node {
         Ok(Endpoint::new(self.cri_endpoint())?.connect().await?)
     }
 
-    /// A client of the shim's `RuntimeService`.
+    /// A client of the runtime's `RuntimeService`.
     pub async fn runtime(&self) -> Result<RuntimeServiceClient<Channel>> {
         Ok(RuntimeServiceClient::new(self.channel().await?))
     }
 
-    /// A client of the shim's `ImageService`.
+    /// A client of the runtime's `ImageService`.
     pub async fn images(&self) -> Result<ImageServiceClient<Channel>> {
         Ok(ImageServiceClient::new(self.channel().await?))
     }
@@ -325,7 +324,7 @@ impl Node {
         self.path("manifests")
     }
 
-    /// Writes a manifest, as an editor does: to a new file, then renamed.
+    /// Writes a manifest like an editor does: to a new file that is then renamed.
     pub fn write_manifest(&self, file: &str, manifest: &str) -> Result<()> {
         let new = self.path("manifest.new");
         fs::write(&new, manifest)?;
@@ -337,7 +336,7 @@ impl Node {
         Ok(fs::remove_file(self.manifests().join(file))?)
     }
 
-    /// The pods that the kubelet reports, as `/pods` serves them.
+    /// The pods that the kubelet serves at `/pods`.
     pub async fn pods(&self) -> Result<Vec<Value>> {
         let body = get(&self.path("kubelet").join("kubelet.sock"), "/pods").await?;
         let mut list: Value = serde_json::from_slice(&body)?;
@@ -347,15 +346,15 @@ impl Node {
         }
     }
 
-    /// The pod of this name; without the suffix of the node's name.
+    /// The static pod of this name, which does not include the suffix with the node's name.
     pub async fn pod(&self, name: &str) -> Result<Option<Value>> {
         let full = format!("{name}-node");
         let pods = self.pods().await?;
         Ok(pods.into_iter().find(|p| p["metadata"]["name"] == full))
     }
 
-    /// Waits until the pod is there and `wanted` of it, or fails with what it was
-    /// last and what the kubelet said.
+    /// Waits until the pod exists and `wanted` accepts it. The error after the deadline has the
+    /// last state of the pod and the kubelet's log.
     pub async fn await_pod(
         &self,
         name: &str,
@@ -378,12 +377,13 @@ impl Node {
         }
     }
 
-    /// Waits until the pod runs with all its containers ready.
+    /// Waits until the pod is running with all its containers ready.
     pub async fn await_running(&self, name: &str, within: Duration) -> Result<Value> {
         self.await_pod(name, within, is_ready).await
     }
 
-    /// Waits until `done`; `what` says for what, when it takes too long.
+    /// Waits until `done` returns true. `what` describes the condition in the error after the
+    /// deadline.
     pub async fn await_until<F>(&self, what: &str, within: Duration, done: F) -> Result<()>
     where
         F: AsyncFn(&Self) -> Result<bool>,
@@ -399,12 +399,12 @@ impl Node {
         Ok(())
     }
 
-    /// Runs a command in the node's network namespace, where its pods are.
+    /// Runs a command in the network namespace of the node.
     pub fn in_net(&self, command: &[&str]) -> Result<Output> {
         self.namespace().run(command)
     }
 
-    /// Runs `kubelet` with these arguments beside the running one.
+    /// Runs a `kubelet` command with these arguments, beside the running kubelet.
     pub fn kubelet_command(&self, args: &[&str]) -> Result<Output> {
         let root = self.path("kubelet").display().to_string();
         Ok(Command::new(binary("kubelet")?)
@@ -416,20 +416,20 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Asked politely, they would wait for a test's connections, which ends with the
-        // test's own thread: the one that is here.
+        // They are killed because a graceful shutdown would wait for the test's connections, which
+        // close only when this thread continues.
         for process in [self.kubelet.take(), self.shim.take()]
             .into_iter()
             .flatten()
         {
             let _ = process.kill();
         }
-        // What is mounted for its pods would keep its directory.
+        // The mounts of pods would prevent the removal of the directory.
         unmount_below(&self.path("kubelet"));
     }
 }
 
-/// Whether a pod runs with all its containers ready.
+/// Whether a pod is running with all its containers ready.
 pub fn is_ready(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running"
         && pod["status"]["conditions"].as_array().is_some_and(|all| {
@@ -442,7 +442,7 @@ fn directory() -> Result<TempDir> {
     Ok(tempfile::Builder::new().prefix("e2e-").tempdir()?)
 }
 
-/// A binary of this workspace, from the profile that the tests were built in.
+/// A binary of this workspace, from the build profile of the tests.
 pub fn binary(name: &str) -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let profile = test.parent().and_then(Path::parent);
@@ -462,7 +462,7 @@ fn alive(process: &mut Option<Process>, deadline: Instant, problem: &str) -> Res
     Ok(())
 }
 
-/// The body of a GET over a unix socket.
+/// The body of the response to a GET over a unix socket.
 async fn get(socket: &Path, path: &str) -> Result<Vec<u8>> {
     let stream = UnixStream::connect(socket).await?;
     let (mut sender, connection) =

@@ -11,11 +11,11 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a process may take to end after SIGTERM.
+/// The grace period after SIGTERM.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A child process with its output in a file. Dropped, it is ended; should the
-/// test itself be killed, the kernel ends it.
+/// A child process that logs to a file. It is stopped on drop; if the test itself is killed, the
+/// kernel ends it.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -24,8 +24,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `program`, with its output appended to `log`. In `netns`, the
-    /// network namespace of that process, when one is given.
+    /// Starts `program` and appends its output to `log`. If `netns` is given, the program runs in
+    /// the network namespace of that process.
     pub fn start(
         name: &str,
         netns: Option<u32>,
@@ -38,8 +38,7 @@ impl Process {
             .append(true)
             .open(log)
             .with_context(|| format!("cannot open {}", log.display()))?;
-        // Each of these replaces itself with the next, so that the pid is the
-        // program's own.
+        // Each of these commands replaces itself with the next, so the pid is that of the program.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "--"]);
         if let Some(pid) = netns {
@@ -65,12 +64,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has printed.
+    /// The content of its log.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Fails with its output once it has ended.
+    /// Fails with its output if it has ended.
     pub fn check_runs(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended ({status}):\n{}", self.name, self.output());
@@ -78,14 +77,14 @@ impl Process {
         Ok(())
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits until it has ended.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// SIGTERM, and waits for the end; SIGKILL if it takes too long.
+    /// Sends SIGTERM and waits until it has ended; sends SIGKILL after the grace period.
     pub fn stop(mut self) -> Result<ExitStatus> {
         self.end().with_context(|| format!("{} to end", self.name))
     }
@@ -123,7 +122,7 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Waits on this thread: for `Drop`, where nothing can be awaited.
+/// Blocks this thread; for `Drop`, which cannot await.
 pub(crate) fn park(time: Duration) {
     std::thread::park_timeout(time);
 }

@@ -1,4 +1,4 @@
-//! Chance that follows from a seed.
+//! Pseudo-random numbers from a seed.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of `seed` for one purpose.
+    /// A generator for one purpose, seeded with `seed`.
     pub fn new(seed: u64, purpose: u64) -> Self {
         let mut random = Self(seed ^ purpose.rotate_left(32));
         Self(random.next())
@@ -23,27 +23,27 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True so many times out of a thousand.
+    /// True with a probability of `share` in 1000.
     pub fn permille(&mut self, share: u64) -> bool {
         self.below(1000) < share
     }
 
-    /// One of `values`, which may not be empty.
+    /// One of `values`, which must not be empty.
     pub fn of<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len() as u64) as usize]
     }
 
-    /// From `low` to `high` milliseconds.
+    /// A duration from `low` to `high` milliseconds.
     pub fn millis(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_millis(self.between(low, high))
     }

@@ -1,5 +1,5 @@
-//! A registry on loopback (Debian's docker-registry), inside a node's network
-//! namespace, for pulls by tag, by digest and with basic authentication.
+//! A registry on loopback (Debian's docker-registry) in a node's network namespace, for image pulls
+//! by tag, by digest and with basic authentication.
 
 use std::{
     fs,
@@ -13,14 +13,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::{network_namespace::NetworkNamespace, process::Process};
 
-/// The user of a registry that asks for one.
+/// The user of a registry with authentication.
 pub const USER: &str = "user";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "secret";
-/// `htpasswd -B` of [`USER`] and [`PASSWORD`]: the registry takes bcrypt alone.
+/// The output of `htpasswd -B` for [`USER`] and [`PASSWORD`]: the registry accepts only bcrypt.
 const HTPASSWD: &str = "user:$2b$04$qv.46q7sjKrXatl9dLw5BO1.p336BpJf/GXT.3i3ko3u/kDPJzTAe\n";
 
-/// How long the registry may take to listen.
+/// The deadline for the registry to listen.
 const STARTUP: Duration = Duration::from_secs(20);
 
 /// A running registry.
@@ -63,12 +63,12 @@ impl Registry {
         })
     }
 
-    /// A reference to an image in this registry: `address/name:tag`.
+    /// A reference to an image in this registry; `name` is `name:tag`.
     pub fn image(&self, name: &str) -> String {
         format!("{}/{name}", self.address)
     }
 
-    /// Credentials that a registry with authentication takes.
+    /// The credentials for a registry with authentication.
     pub fn credentials(&self) -> DockerCredentials {
         DockerCredentials {
             username: Some(USER.to_owned()),

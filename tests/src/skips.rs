@@ -1,5 +1,5 @@
-//! What a machine lacks for a check: said where the test harness captures nothing, and
-//! counted, so that no check is left out in silence.
+//! Checks that this machine cannot run. They are printed past the test harness's capture and
+//! counted, so that no check is skipped silently.
 
 use std::{
     env,
@@ -8,13 +8,13 @@ use std::{
     path::Path,
 };
 
-/// The environment variable that names the file in which `make test` counts them.
+/// The environment variable that names the file in which `make test` counts skipped checks.
 const VARIABLE: &str = "SKIPPED_CHECKS";
 
-/// Says that `check` is not made on this machine, and why.
+/// Reports that `check` is skipped on this machine, and why.
 pub fn skip(check: &str, reason: &str) {
     let line = format!("{}: {check}: skipped: {reason}\n", program());
-    // What the macros print is captured of tests that pass.
+    // The test harness captures the output of the print macros and drops it if the test passes.
     let _ = io::stderr().write_all(line.as_bytes());
     if let Some(file) = env::var_os(VARIABLE)
         && let Err(error) = append(Path::new(&file), &line)
@@ -23,16 +23,16 @@ pub fn skip(check: &str, reason: &str) {
     }
 }
 
-/// The test target: tests of different ones have the same names.
+/// The name of the test target, because tests of different targets may have the same name.
 fn program() -> String {
     let program = env::current_exe().unwrap_or_default();
     let name = program.file_stem().unwrap_or_default().to_string_lossy();
-    // cargo adds a hash.
+    // cargo appends a hash.
     name.rsplit_once('-')
         .map_or_else(|| name.to_string(), |(name, _)| name.to_owned())
 }
 
-/// Adds a line in one piece: tests of several processes do so at once.
+/// Appends a line in a single write, because several test processes append concurrently.
 fn append(file: &Path, line: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(file)?;
     file.write_all(line.as_bytes())
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!((told.as_str(), run.status.code()), (wanted, Some(3)));
     }
 
-    /// Waits until it is so.
+    /// Waits until `so` returns true.
     async fn until(what: &str, so: impl Fn() -> bool) {
         let waiting = async {
             while !so() {

@@ -57,7 +57,7 @@ impl ByPath {
         self.0.client(Caller::node(node))
     }
 
-    /// Every request so far: `WATCH /api/v1/namespaces/default/secrets`.
+    /// Every request so far, such as `WATCH /api/v1/namespaces/default/secrets`.
     pub fn requests(&self) -> Vec<String> {
         let request = |record: Record| {
             let method = match record.verb {
@@ -127,7 +127,7 @@ impl ByPath {
     }
 }
 
-/// API version, namespace and plural name of a collection's path.
+/// The API version, the namespace and the plural name in a collection's path.
 fn collection(path: &str) -> (&str, Option<&str>, &str) {
     let path = path.strip_prefix("/apis/").or(path.strip_prefix("/api/"));
     let (rest, plural) = path.and_then(|path| path.rsplit_once('/')).unwrap();

@@ -1,5 +1,5 @@
-//! The server's time and names: tokio's clock, so that tests may pause it, and
-//! identifiers that are the same in each run.
+//! The server's clock and names. It uses tokio's clock, so that tests can pause it, and identifiers
+//! that are the same in each run.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-/// What upstream makes generated names of: no vowels, no digits that look like them.
+/// Upstream's alphabet for generated names: no vowels, and no digits that look like one.
 const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Time since the server's start on tokio's clock, and a counter for names.
+/// The time since the server's start on tokio's clock, and counters for names and service
+/// addresses.
 #[derive(Debug)]
 pub struct Clock {
     since_epoch: Duration,
@@ -23,7 +24,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that begins this long after the epoch; now, when not said.
+    /// A clock that starts this long after the epoch, or at the current time by default.
     pub fn new(since_epoch: Option<Duration>) -> Self {
         let now = || {
             SystemTime::now()
@@ -38,19 +39,19 @@ impl Clock {
         }
     }
 
-    /// Now.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         let since_epoch = self.since_epoch + self.started.elapsed();
         let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
         Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
     }
 
-    /// Now as objects have it: RFC 3339, in seconds.
+    /// The current time as objects store it: RFC 3339, in whole seconds.
     pub fn text(&self) -> String {
         self.now().to_string()
     }
 
-    /// Now, moved by seconds.
+    /// The current time plus `seconds`, as objects store it.
     pub fn text_after(&self, seconds: i64) -> String {
         after(self.now(), seconds)
     }
@@ -60,7 +61,7 @@ impl Clock {
         Sha256::digest(number.to_be_bytes()).into()
     }
 
-    /// A UID that no other object has.
+    /// A unique UID.
     pub fn uid(&self) -> String {
         let hex: String = self.digest()[..16]
             .iter()
@@ -76,13 +77,13 @@ impl Clock {
         )
     }
 
-    /// An address of the service range (10.96.0.0/16) that no other service has.
+    /// A unique address of the service range (10.96.0.0/16).
     pub fn service_address(&self) -> String {
         let number = self.services.fetch_add(1, Ordering::Relaxed);
         format!("10.96.{}.{}", number / 256 % 256, number % 256)
     }
 
-    /// Five characters for a generated name.
+    /// Five random characters for a generated name.
     pub fn suffix(&self) -> String {
         self.digest()[..5]
             .iter()
@@ -91,7 +92,7 @@ impl Clock {
     }
 }
 
-/// A time moved by seconds, as objects have it.
+/// `time` plus `seconds`, as objects store it.
 pub fn after(time: Timestamp, seconds: i64) -> String {
     let moved = time.as_second().saturating_add(seconds);
     Timestamp::from_second(moved)

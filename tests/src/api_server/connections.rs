@@ -1,4 +1,5 @@
-//! The server on a socket: TLS, callers by client certificate or bearer token.
+//! The server on a socket, over TLS. Callers authenticate with a client certificate or a bearer
+//! token.
 
 use std::{
     io,
@@ -34,7 +35,7 @@ use super::{
 };
 use crate::kubeconfig;
 
-/// A server that listens; it no longer does when this is dropped.
+/// A listening server. It stops listening when this is dropped.
 #[derive(Debug)]
 pub struct Listening {
     address: SocketAddr,
@@ -49,7 +50,7 @@ impl Drop for Listening {
 }
 
 impl Listening {
-    /// The address that is listened on.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -66,13 +67,13 @@ impl Listening {
 }
 
 impl ApiServer {
-    /// Serves TLS on a free port of loopback.
+    /// Serves TLS on a free loopback port.
     pub async fn listen(&self) -> io::Result<Listening> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         self.listen_on(listener)
     }
 
-    /// Serves TLS on a listener, whose address goes into the certificate.
+    /// Serves TLS on a listener. The serving certificate is valid for the listener's address.
     pub fn listen_on(&self, listener: TcpListener) -> io::Result<Listening> {
         let address = listener.local_addr()?;
         let tls = self.0.tls(address.ip()).map_err(io::Error::other)?;
@@ -122,7 +123,7 @@ impl Server {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// Serves a connection until it ends or the server goes away.
+    /// Serves a connection until it ends or the server becomes unavailable.
     async fn connection(self: Arc<Self>, stream: TcpStream, tls: &TlsAcceptor) {
         let mut cuts = self.cuts.subscribe();
         let begun = cuts.borrow_and_update().broken;
@@ -153,7 +154,7 @@ impl Server {
         }
     }
 
-    /// Who sends a request: whom the certificate names, or the token.
+    /// The caller of a request, from its client certificate or its bearer token.
     fn authenticate(
         &self,
         request: &Request<Incoming>,
@@ -176,7 +177,7 @@ impl Server {
     }
 }
 
-/// The user and the groups that a certificate names.
+/// The user and groups in the subject of a certificate.
 fn subject(certificate: &CertificateDer<'_>) -> Option<Caller> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let user = parsed.subject().iter_common_name().next()?.as_str().ok()?;

@@ -1,4 +1,4 @@
-//! Deletion: at once, after a pod's grace, or when the last finalizer is gone.
+//! Deletion: immediate, after a pod's grace period, or after the removal of the last finalizer.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ pub(super) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads the options that a body and a query say together.
+    /// Reads the options from a body and a query.
     pub(super) fn read(body: &Value, query: &Query) -> Self {
         let grace = body["gracePeriodSeconds"].as_i64();
         let dry_run = query.dry_run()
@@ -43,7 +43,8 @@ impl DeleteOptions {
 }
 
 impl Server {
-    /// Deletes an object, or begins to: what it is then, or a `Status` when it is gone.
+    /// Deletes an object or starts its deletion. Returns the object; if it was removed, a `Status`
+    /// for most kinds.
     pub(super) fn delete(
         &self,
         target: &Target,
@@ -55,7 +56,7 @@ impl Server {
         Ok(deleted)
     }
 
-    /// Deletes what a list would show.
+    /// Deletes the objects that a list with this query returns.
     pub(super) fn delete_collection(
         &self,
         target: &Target,
@@ -120,7 +121,7 @@ impl Server {
             let gone = storage.remove(&key);
             self.after_write(storage, resource, &key);
             let gone = gone.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
-            // Upstream returns the pod itself, and of most others that it is done.
+            // Upstream returns the object for these kinds and a `Status` for most others.
             return Ok(match resource.kind {
                 "Pod"
                 | "PersistentVolume"
@@ -147,7 +148,7 @@ impl Server {
         Ok(shown)
     }
 
-    /// Marks an object as being deleted; a second time the grace can only shrink.
+    /// Marks an object as being deleted. A repeated deletion can only shorten the grace period.
     fn mark(&self, kind: &str, object: &mut Value, asked: Option<i64>) {
         let pod = kind == "Pod";
         let metadata = &object["metadata"];
@@ -174,7 +175,7 @@ impl Server {
         }
     }
 
-    /// Deletes all in a namespace, and it when nothing is left.
+    /// Deletes all objects in a namespace, and the namespace if none is left.
     fn empty_namespace(&self, storage: &mut Storage, namespace: &str) -> Result<(), ApiError> {
         for key in storage.in_namespace(namespace) {
             let Some(resource) = resources::RESOURCES
@@ -195,7 +196,7 @@ impl Server {
         Ok(())
     }
 
-    /// Removes a namespace that is being deleted when nothing is in it.
+    /// Removes a namespace that is being deleted if it is empty.
     pub(super) fn finish_namespace(&self, storage: &mut Storage, namespace: &str) {
         let Some(resource) = resources::find("", "v1", "namespaces") else {
             return;

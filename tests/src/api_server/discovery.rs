@@ -1,5 +1,4 @@
-//! Discovery: which groups, versions and resources there are, a list at a time or
-//! all of them in one answer.
+//! Discovery of groups, versions and resources, both in separate lists and aggregated.
 
 use serde_json::{Value, json};
 
@@ -8,11 +7,11 @@ use super::{
     resources::{Resource, Served},
 };
 
-/// The type of an answer that tells of all groups at once.
+/// The content type of aggregated discovery.
 pub(super) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// What a path of discovery answers.
+/// The response to a discovery path.
 pub(super) fn answer(served: &Served, path: &str) -> Option<Value> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
@@ -38,7 +37,8 @@ pub(super) fn answer(served: &Served, path: &str) -> Option<Value> {
     }
 }
 
-/// What `/api` and `/apis` answer to who accepts all groups at once.
+/// Aggregated discovery at `/api` and `/apis`; `None` for other paths, or if the client does not
+/// accept it.
 pub(super) fn aggregated(served: &Served, path: &str, accept: &str) -> Option<Value> {
     let wanted = accept.split(',').any(|one| {
         ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
@@ -63,7 +63,7 @@ pub(super) fn aggregated(served: &Served, path: &str, accept: &str) -> Option<Va
     }))
 }
 
-/// The groups and versions there are, in order.
+/// The served groups and versions, in order.
 pub(super) fn group_versions(served: &Served) -> Vec<(&'static str, &'static str)> {
     let mut all: Vec<(&str, &str)> = Vec::new();
     for resource in served {
@@ -195,7 +195,7 @@ fn resource_at_once(resource: &Resource) -> Value {
     shown
 }
 
-/// Whether `kubectl get all` shows a resource.
+/// Whether `kubectl get all` includes a resource.
 fn is_in_all(resource: &Resource) -> bool {
     matches!(resource.group, "" | "apps")
         && matches!(
@@ -234,7 +234,7 @@ fn subresource_verbs(subresource: &str) -> &'static [&'static str] {
     }
 }
 
-/// Group, version and kind of what a subresource takes or gives.
+/// The group, version and kind of a subresource's object.
 fn subresource_kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a str, &'a str, &'a str) {
     match subresource {
         "eviction" => ("policy", "v1", "Eviction"),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::resources::Resource;
 
-/// A refusal, sent as a `Status` object.
+/// A failed request, sent as a `Status` object.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -12,30 +12,30 @@ pub struct ApiError {
     pub code: u16,
     /// The machine-readable reason, such as `NotFound`.
     pub reason: &'static str,
-    /// The reason for people.
+    /// The message for users.
     pub message: String,
     /// `Status.details`.
     pub details: Option<Value>,
 }
 
-/// One field that a validation refuses.
+/// A field that fails validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     /// The field's path, such as `spec.containers[0].image`.
     pub field: String,
     /// Upstream's reason, such as `FieldValueForbidden`.
     pub reason: &'static str,
-    /// What is wrong, as upstream puts it: `Forbidden: …`.
+    /// The error, in upstream's words: `Forbidden: …`.
     pub message: String,
 }
 
 impl Cause {
-    /// A field that may not be there or may not change.
+    /// A field that must not be set or changed.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {detail}"))
     }
 
-    /// A field that must be there.
+    /// A required field that is missing.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         let message = if detail.is_empty() {
             "Required value".to_owned()
@@ -45,7 +45,7 @@ impl Cause {
         Self::new(field, "FieldValueRequired", message)
     }
 
-    /// A field with a value that it cannot have.
+    /// A field with an invalid value.
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
         Self::new(
             field,
@@ -54,7 +54,7 @@ impl Cause {
         )
     }
 
-    /// A field with a value outside the allowed ones.
+    /// A field whose value is not one of the allowed ones.
     pub fn unsupported(field: impl Into<String>, value: &Value, allowed: &[&str]) -> Self {
         let allowed: Vec<_> = allowed.iter().map(|one| format!("{one:?}")).collect();
         Self::new(
@@ -77,7 +77,7 @@ impl Cause {
 }
 
 impl ApiError {
-    /// A refusal without details.
+    /// An error without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -94,26 +94,26 @@ impl ApiError {
         self
     }
 
-    /// 404: no such object.
+    /// 404: the object does not exist.
     pub fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.qualified());
         Self::new(404, "NotFound", message).about(resource, name)
     }
 
-    /// 404: no such path.
+    /// 404: the path does not exist.
     pub fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self::new(404, "NotFound", message)
     }
 
-    /// 409: the name is taken.
+    /// 409: the name is already in use.
     pub fn already_exists(resource: &Resource, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", resource.qualified());
         Self::new(409, "AlreadyExists", message).about(resource, name)
     }
 
-    /// 409: the object is another one than the caller believes, or another version of it;
-    /// said of its kind.
+    /// 409: a precondition on the UID or the resource version is not met. The message and the
+    /// details name the kind, not the resource.
     pub fn other_object(resource: &Resource, name: &str, why: &str) -> Self {
         let kind = resource.kind;
         let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
@@ -122,7 +122,7 @@ impl ApiError {
         error
     }
 
-    /// 409: the object is not as the caller believes.
+    /// 409: the object is not in the state that the caller expects.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} {name:?}: {why}",
@@ -131,7 +131,7 @@ impl ApiError {
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
-    /// 409: the resource version sent is not the newest.
+    /// 409: the resource version in the request is not the latest.
     pub fn modified(resource: &Resource, name: &str) -> Self {
         Self::conflict(
             resource,
@@ -140,12 +140,12 @@ impl ApiError {
         )
     }
 
-    /// 422: fields that cannot be so.
+    /// 422: fields are invalid.
     pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
         Self::invalid_kind(resource.group, resource.kind, name, causes)
     }
 
-    /// 422: what is stored nowhere, by its group and kind, cannot be so.
+    /// 422: fields of an object that is not stored are invalid. The error names its group and kind.
     pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[Cause]) -> Self {
         let each: Vec<_> = causes
             .iter()
@@ -174,60 +174,60 @@ impl ApiError {
         error
     }
 
-    /// 400: a request that makes no sense.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 401: nobody knows the caller.
+    /// 401: the caller cannot be authenticated.
     pub fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: the caller, or admission, may not.
+    /// 403: authorization or admission denies the request.
     pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!("{} {name:?} is forbidden: {why}", resource.qualified());
         Self::new(403, "Forbidden", message).about(resource, name)
     }
 
-    /// 410: the resource version is older than what is kept.
+    /// 410: the resource version has been compacted.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// 405: the resource has no such verb.
+    /// 405: the resource does not support the verb.
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self::new(405, "MethodNotAllowed", message)
     }
 
-    /// 415: a body of a kind that is not read.
+    /// 415: the body has an unsupported content type.
     pub fn unsupported_media_type(kind: &str) -> Self {
         let message =
             format!("the body of the request was in an unknown format - {kind:?} is not accepted");
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 429: try later.
+    /// 429: the caller must retry later.
     pub fn too_many_requests(message: impl Into<String>) -> Self {
         let mut error = Self::new(429, "TooManyRequests", message);
         error.details = Some(json!({"retryAfterSeconds": 1}));
         error
     }
 
-    /// 503: no answer now.
+    /// 503: the server is unavailable.
     pub fn unavailable() -> Self {
         let message = "apiserver is shutting down";
         Self::new(503, "ServiceUnavailable", message)
     }
 
-    /// 500: something that should work does not.
+    /// 500: an unexpected error.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         let message = format!("Internal error occurred: {message}");
         Self::new(500, "InternalError", message)
     }
 
-    /// The `Status` object to send.
+    /// The `Status` object of the response.
     pub fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -1,11 +1,11 @@
-//! Objects as they are stored and as each version of their API shows them. Both groups
-//! show the same events, stored as the core group has them.
+//! Conversion of objects between their stored form and the versions of the API. Both event groups
+//! serve the same events, which are stored in the form of the core group.
 
 use serde_json::{Value, json};
 
 use super::resources::Resource;
 
-/// Names of fields in the core group and in `events.k8s.io`.
+/// The names of fields in the core group and in `events.k8s.io`.
 const NAMES: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -20,7 +20,7 @@ fn is_new_event(resource: &Resource) -> bool {
     resource.group == "events.k8s.io"
 }
 
-/// An object as it is stored.
+/// Converts an object to its stored form.
 pub fn to_stored(resource: &'static Resource, mut object: Value) -> Value {
     if is_new_event(resource)
         && let Some(fields) = object.as_object_mut()
@@ -37,7 +37,7 @@ pub fn to_stored(resource: &'static Resource, mut object: Value) -> Value {
     object
 }
 
-/// A stored object as the resource's group shows it.
+/// Converts a stored object to the resource's group.
 pub fn to_shown(resource: &'static Resource, stored: &Value) -> Value {
     let mut object = stored.clone();
     if is_new_event(resource)
@@ -50,7 +50,7 @@ pub fn to_shown(resource: &'static Resource, stored: &Value) -> Value {
         }
     }
     object["apiVersion"] = Value::String(resource.api_version());
-    // Upstream tells who wrote which field, at a length.
+    // A short stand-in: upstream records the manager of every field.
     object["metadata"]["managedFields"] = json!([{
         "manager": "kubectl", "operation": "Update", "apiVersion": resource.api_version(),
         "time": object["metadata"]["creationTimestamp"],

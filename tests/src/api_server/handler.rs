@@ -1,4 +1,4 @@
-//! One request: counted, decided upon, authorized, answered.
+//! The handling of a request: recording, interception, authorization and response.
 
 use std::{io, sync::Arc};
 
@@ -26,14 +26,14 @@ use super::{
     tables::Form,
 };
 
-/// What answers carry.
+/// The body of a response.
 pub(super) type ResponseBody = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Largest body taken; upstream takes 3 MiB.
+/// The size limit of a request body: 3 MiB, as upstream.
 const LARGEST_BODY: usize = 3 * 1024 * 1024;
 
 impl Server {
-    /// Answers a request; an error is a connection that breaks.
+    /// Answers a request. An error breaks the connection.
     pub(super) async fn handle<B>(
         self: &Arc<Self>,
         request: Request<B>,
@@ -137,7 +137,7 @@ impl Server {
         Err(ApiError::forbidden(target.resource, &attributes.name, &why))
     }
 
-    /// The target, if the server has its resource.
+    /// The target, if the server serves its resource.
     fn served(&self, target: Target) -> Result<Target, ApiError> {
         let switches = self.switches.lock();
         if switches.served.contains(&target.resource) {
@@ -147,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Paths that are no resource's.
+    /// Answers paths that are not those of resources.
     fn other_path(&self, path: &str, accept: &str) -> Result<Response<ResponseBody>, ApiError> {
         if matches!(path, "/healthz" | "/livez" | "/readyz") {
             return Ok(Response::new(whole("ok")));
@@ -239,7 +239,7 @@ impl Server {
         Ok(success(status, &object))
     }
 
-    /// `POST`: a new object, or what a subresource does.
+    /// `POST`: creates an object, answers a review, or runs the operation of a subresource.
     fn post(
         &self,
         target: &Target,
@@ -306,7 +306,7 @@ fn record<B>(
     }
 }
 
-/// A whole body, as long as it is not too large.
+/// Reads a body, up to the size limit.
 pub(super) async fn read<B>(body: B) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Send + 'static,
@@ -347,13 +347,13 @@ fn optional(bytes: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
-/// A header's text, or empty.
+/// The text of a header; empty if it is missing or not text.
 pub(super) fn header(headers: &HeaderMap, name: &str) -> String {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
 }
 
-/// An answer of any kind.
+/// A response with this status, content type and body.
 pub(super) fn answer(
     status: StatusCode,
     content_type: &str,
@@ -366,14 +366,14 @@ pub(super) fn answer(
         .map_err(ApiError::internal)
 }
 
-/// A body that is there already.
+/// A body with this content.
 pub(super) fn whole(bytes: impl Into<Bytes>) -> ResponseBody {
     Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed_unsync()
 }
 
-/// An object.
+/// A response with an object.
 pub(super) fn success(status: StatusCode, object: &Value) -> Response<ResponseBody> {
     let mut response = Response::new(whole(object.to_string()));
     *response.status_mut() = status;
@@ -382,7 +382,7 @@ pub(super) fn success(status: StatusCode, object: &Value) -> Response<ResponseBo
     response
 }
 
-/// A refusal.
+/// A response with an error.
 pub(super) fn failure(error: &ApiError) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = success(status, &error.status());

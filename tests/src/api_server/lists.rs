@@ -1,4 +1,4 @@
-//! Lists: selected, and in parts when the caller asks for few at a time.
+//! Lists: filtered by selectors, and in chunks if the caller sets a limit.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
 };
 
 impl Server {
-    /// A list, or one part of it.
+    /// A list, or one chunk of it.
     pub(super) fn list(&self, target: &Target, query: &Query) -> Result<Value, ApiError> {
         let selectors = target.selectors(query)?;
         let storage = self.storage.lock();
@@ -62,7 +62,7 @@ impl Server {
             .iter()
             .map(|(_, object)| {
                 let mut shown = to_shown(target.resource, object);
-                // As upstream: what a list's items are is said once.
+                // As upstream: list items have neither kind nor API version.
                 remove(&mut shown, "kind");
                 remove(&mut shown, "apiVersion");
                 shown

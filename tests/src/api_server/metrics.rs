@@ -1,5 +1,5 @@
-//! `metrics.k8s.io`, in a metrics server's place: what kubelets tell at
-//! `/metrics/resource`, as `kubectl top` takes it.
+//! `metrics.k8s.io`, as a metrics server provides it to `kubectl top`, from the kubelets'
+//! `/metrics/resource`.
 
 use std::collections::BTreeMap;
 
@@ -15,43 +15,43 @@ use super::{
     strategy::text,
 };
 
-/// The group of these resources.
+/// The group of the metrics resources.
 pub(super) const GROUP: &str = "metrics.k8s.io";
-/// Milliseconds between two samples at least, as a metrics server has a resolution. In less time
-/// a container on a busy machine may not have run at all.
+/// The minimum time between two samples, in milliseconds; a metrics server has a resolution too.
+/// Over a shorter time, a container on a busy machine may not have run at all.
 const WINDOW: i64 = 3000;
 
-/// Whose usage it is: namespace, pod and container, all empty for the node itself.
+/// The owner of a measurement: namespace, pod and container, which are all empty for the node.
 type Owner = [String; 3];
 
-/// What was measured of all nodes, by node.
+/// The measurements by node and owner.
 pub(super) type Measured = BTreeMap<String, BTreeMap<Owner, Measurement>>;
 
-/// What one kubelet told.
+/// A sample of the usage that a kubelet reports.
 type Sample = BTreeMap<Owner, Usage>;
 
-/// The last usage of one owner, and the sample that the next is counted from. Kubelets read each
-/// container when they please, so each has a window of its own.
+/// The last usage of an owner, and the sample from which the next one is computed. Kubelets sample
+/// each container at a time of their own, so each owner has its own window.
 #[derive(Debug, Default)]
 pub(super) struct Measurement {
     since: Usage,
-    /// Nothing before there were two samples.
+    /// `None` before the second sample.
     rate: Option<Value>,
 }
 
-/// Usage of a container or a node since it began.
+/// The usage of a container or a node since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Usage {
-    /// Seconds of CPU time.
+    /// The CPU time in seconds.
     cpu: f64,
-    /// When that was so, in milliseconds since the epoch.
+    /// The time of the sample, in milliseconds since the epoch.
     at: i64,
-    /// Bytes of memory.
+    /// The working set in bytes.
     memory: f64,
 }
 
 impl Server {
-    /// Answers a read of `nodes` or `pods` of the group.
+    /// Answers a read of the group's `nodes` or `pods`.
     pub(super) async fn metrics(&self, target: &Target, query: &Query) -> Result<Value, ApiError> {
         let objects = resources::find("", "v1", target.resource.plural);
         let objects = objects.ok_or_else(ApiError::no_such_path)?;
@@ -76,7 +76,7 @@ impl Server {
                 continue;
             }
             if !measured.contains_key(node) {
-                // A node that does not answer is left out of a list.
+                // A list omits nodes that do not answer.
                 let told = self.measure(node).await.unwrap_or_default();
                 measured.insert(node.to_owned(), told);
             }
@@ -97,7 +97,7 @@ impl Server {
         }))
     }
 
-    /// What a node and its containers used last, as far as they were measured.
+    /// The last usage of a node and its containers; those with a single sample are missing.
     async fn measure(&self, node: &str) -> Result<BTreeMap<Owner, Value>, ApiError> {
         let told = parse(&self.ask_kubelet(node, "/metrics/resource").await?);
         let mut measured = self.measured.lock();
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// Brings the measurements of a node up to date with what its kubelet told.
+/// Updates the measurements of a node with a kubelet's sample.
 fn take(measured: &mut BTreeMap<Owner, Measurement>, told: &Sample) {
     measured.retain(|owner, _| told.contains_key(owner));
     for (owner, now) in told {
@@ -122,7 +122,7 @@ fn take(measured: &mut BTreeMap<Owner, Measurement>, told: &Sample) {
                 rate: None,
             });
         if now.cpu < one.since.cpu {
-            // It began anew.
+            // The container or node was restarted.
             *one = Measurement {
                 since: *now,
                 rate: None,
@@ -136,8 +136,7 @@ fn take(measured: &mut BTreeMap<Owner, Measurement>, told: &Sample) {
     }
 }
 
-/// The object with the usage of a node, or of a pod's containers; nothing when there
-/// is none.
+/// The metrics object of a node or of a pod's containers; `None` if there are no measurements.
 fn item<'a>(
     target: &Target,
     object: &Value,
@@ -166,7 +165,7 @@ fn item<'a>(
     Some(item)
 }
 
-/// Usage between two samples; nothing when the second is not newer by [`WINDOW`].
+/// The usage between two samples; `None` if they are less than [`WINDOW`] apart.
 fn rate(before: &Usage, now: &Usage) -> Option<Value> {
     let milliseconds = now.at - before.at;
     if milliseconds < WINDOW {
@@ -184,7 +183,7 @@ fn rate(before: &Usage, now: &Usage) -> Option<Value> {
     }))
 }
 
-/// Reads Prometheus' text.
+/// Parses the Prometheus text format.
 fn parse(text: &str) -> Sample {
     let mut sample = Sample::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -272,13 +271,13 @@ mod tests {
         let cores = |text: &str| Some(text.to_owned());
         let half = cores("500000000n");
         assert_eq!(told(usage(0.0, 0), usage(0.0, 0)), (None, None));
-        // The container was read a second earlier than its node.
+        // The sample of the container is older than that of its node.
         let (first, second) = (usage(2.0, 4_000), usage(1.0, 2_000));
         assert_eq!(told(first, second), (half.clone(), None));
         let (first, second) = (usage(2.5, 5_000), usage(2.0, 4_000));
         assert_eq!(told(first, second), (half.clone(), half.clone()));
         assert_eq!(told(first, second), (half.clone(), half.clone()));
-        // A container that began anew is measured anew.
+        // A restarted container is measured from its restart.
         let (first, second) = (usage(6.0, 8_000), usage(0.1, 8_000));
         assert_eq!(told(first, second), (cores("1000000000n"), None));
     }

@@ -1,12 +1,12 @@
 //! A small API server, for tests without a real one.
 //!
-//! It stores objects in memory and answers as a kube-apiserver does where a kubelet
-//! or `kubectl` could tell: resource versions, watches, patches, graceful deletion,
-//! upstream's reasons and messages for errors. It is a test double: the test
-//! `real_api_server` compares it with a real kube-apiserver wherever one is at hand.
+//! It keeps objects in memory and behaves like a kube-apiserver in all that a kubelet or `kubectl`
+//! can observe: resource versions, watches, patches, graceful deletion, and upstream's reasons and
+//! messages for errors. It is a test double: the test `real_api_server` compares it with a real
+//! kube-apiserver if one is available.
 //!
-//! A test in the same process takes [`ApiServer::client`], which needs no socket and
-//! so lives on tokio's paused time. [`ApiServer::listen`] serves TLS on a socket.
+//! Tests in the same process use [`ApiServer::client`], which needs no socket and therefore works
+//! on tokio's paused time. [`ApiServer::listen`] serves TLS on a socket.
 
 pub mod by_path;
 mod clock;
@@ -62,34 +62,34 @@ use request::Target;
 use storage::{Key, Storage};
 use watch::Cuts;
 
-/// What a test decides about a request before it is looked at.
+/// A test's decision about a request, before the server handles it.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// It is answered.
+    /// The request is handled.
     Pass,
-    /// It is answered after a while.
+    /// The request is handled after this delay.
     Delay(Duration),
-    /// It is refused.
+    /// The request fails with this error.
     Refuse(ApiError),
-    /// Its connection breaks.
+    /// The connection breaks.
     Break,
-    /// It is done, and then its connection breaks.
+    /// The request is handled, but the connection breaks before the response.
     Lose,
 }
 
-/// Decides about each request.
+/// A function that decides about each request.
 pub type Interceptor = dyn Fn(&Record) -> Verdict + Send + Sync;
 
-/// The API server. Clones share one store; it ends with the last of them.
+/// The API server. Clones share one store, which lives as long as the last clone.
 #[derive(Clone)]
 pub struct ApiServer(Arc<Server>);
 
-/// What is behind an [`ApiServer`].
+/// The state of an [`ApiServer`].
 struct Server {
     storage: Mutex<Storage>,
-    /// Wakes watches, in the order in which they wait: a simulation is to repeat.
+    /// Wakes watches in the order in which they wait, so that simulations are reproducible.
     news: Notify,
-    /// One more than there are watches.
+    /// The reference count is one more than the number of watches.
     watching: Arc<()>,
     cuts: Sender<Cuts>,
     clock: Clock,
@@ -108,19 +108,19 @@ struct Switches {
     approve: bool,
     mount_tokens: bool,
     policy: Policy,
-    /// In the order of discovery.
+    /// In discovery order.
     served: Vec<&'static Resource>,
 }
 
 impl ApiServer {
-    /// A server with the namespaces, service accounts and the `kubernetes` service
-    /// that every cluster has. Must be made inside a tokio runtime, whose clock it
-    /// lives by. Its clock begins now.
+    /// A server with the namespaces, service accounts and the `kubernetes` service of every
+    /// cluster. It uses tokio's clock, so it must be created inside a tokio runtime. Its clock
+    /// starts at the current time.
     pub fn start() -> Result<Self, ApiError> {
         Self::start_at(None)
     }
 
-    /// [`Self::start`] whose clock begins this long after the epoch.
+    /// [`Self::start`] with a clock that starts this long after the epoch.
     pub fn start_at(since_epoch: Option<Duration>) -> Result<Self, ApiError> {
         let clock = Clock::new(since_epoch);
         let authority = Authority::new(&clock).map_err(ApiError::internal)?;
@@ -165,8 +165,8 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// A client in this process, as `caller`: no socket, no TLS, and so no time but
-    /// tokio's.
+    /// A client in this process, as `caller`. It has no socket and no TLS, so it depends on no
+    /// other clock than tokio's.
     pub fn client(&self, caller: Caller) -> kube::Client {
         let server = Arc::clone(&self.0);
         let service = service_fn(move |request: hyper::Request<Body>| {
@@ -176,9 +176,8 @@ impl ApiServer {
         kube::Client::new(service, "default")
     }
 
-    /// Puts an object there as the administrator: `create`, with what that fills in.
-    /// `api_version` is `v1` or `group/version`; `namespace` is empty for what lives
-    /// in none.
+    /// Creates an object as the administrator, with defaults and admission. `api_version` is `v1`
+    /// or `group/version`; `namespace` is empty for cluster-scoped resources.
     pub fn create(
         &self,
         api_version: &str,
@@ -191,7 +190,7 @@ impl ApiServer {
         self.0.create(&target, object, &query, &Caller::admin())
     }
 
-    /// Puts an object there as the administrator, or in the place of what has its name.
+    /// Creates or replaces an object as the administrator.
     pub fn put(
         &self,
         api_version: &str,
@@ -211,7 +210,7 @@ impl ApiServer {
         }
     }
 
-    /// Puts an object there as [`Self::create`] does, with the UID that it has.
+    /// Creates an object like [`Self::create`], but keeps its UID.
     pub fn restore(
         &self,
         api_version: &str,
@@ -223,7 +222,7 @@ impl ApiServer {
         self.0.restore(&target, object)
     }
 
-    /// Changes an object in whatever way, without defaults, admission and validation.
+    /// Edits an object without defaults, admission and validation.
     pub fn edit(
         &self,
         api_version: &str,
@@ -242,7 +241,7 @@ impl ApiServer {
         self.0.bind(&target, &json!({"target": {"name": node}}))
     }
 
-    /// The object as it is stored now.
+    /// The object as it is stored.
     pub fn get(
         &self,
         api_version: &str,
@@ -254,7 +253,7 @@ impl ApiServer {
             .get(&target(api_version, plural, namespace, Some(name))?)
     }
 
-    /// The objects of a namespace, or of all with an empty one.
+    /// The objects of a namespace; of all namespaces if `namespace` is empty.
     pub fn list(
         &self,
         api_version: &str,
@@ -281,16 +280,15 @@ impl ApiServer {
         self.0.delete(&target, &options)
     }
 
-    /// What was asked for that the caller may not do: for messages.
+    /// The messages of all requests that authorization denied.
     pub fn refusals(&self) -> Vec<String> {
         self.0.refusals.lock().clone()
     }
 
-    /// Whether the server has this version of a resource, as `--runtime-config` says to a
-    /// kube-apiserver.
+    /// Enables or disables a version of a resource, like `--runtime-config` of a kube-apiserver.
     ///
     /// # Errors
-    /// No server has it.
+    /// The resource does not exist in this version.
     pub fn serve(&self, api_version: &str, plural: &str, serve: bool) -> Result<(), ApiError> {
         let told = target(api_version, plural, "", None)?.resource;
         let served = &mut self.0.switches.lock().served;
@@ -307,28 +305,28 @@ impl ApiServer {
         Ok(())
     }
 
-    /// How many watches there are.
+    /// The number of open watches.
     pub fn watches(&self) -> usize {
         Arc::strong_count(&self.0.watching) - 1
     }
 
-    /// The revision of the newest change.
+    /// The revision of the latest change.
     pub fn revision(&self) -> u64 {
         self.0.storage.lock().revision()
     }
 
-    /// Forgets all changes up to now: a watch from an older revision expires (410).
+    /// Discards all changes up to now: a watch from an older revision expires (410).
     pub fn compact(&self) {
         self.0.storage.lock().compact();
     }
 
-    /// Ends all watches in order, as at the end of their time.
+    /// Ends all watches cleanly, as after their timeout.
     pub fn end_watches(&self) {
         self.0.cut(|cuts| cuts.ended += 1);
     }
 
-    /// Whether the server answers. When it does not, connections break and new ones
-    /// are refused; what it stores stays.
+    /// Sets whether the server is available. While it is not, open connections break and new ones
+    /// are refused; its data is kept.
     pub fn set_available(&self, available: bool) {
         self.0.switches.lock().available = available;
         if !available {
@@ -336,15 +334,14 @@ impl ApiServer {
         }
     }
 
-    /// Has every request decided upon by `interceptor` first; none lets all pass.
+    /// Sets the interceptor that decides about every request; `None` lets all pass.
     pub fn intercept(&self, interceptor: Option<Arc<Interceptor>>) {
         self.0.switches.lock().interceptor = interceptor;
     }
 
-    /// Whether pods that name no node are bound to one that is ready, takes pods, and is
-    /// tolerated and selected by them, as soon as there is one; and whether nodes are
-    /// tainted by their conditions and when they are cordoned. They are not, unless told
-    /// so.
+    /// Turns the scheduler on or off; it is off by default. It binds each pod without a node to a
+    /// ready and schedulable node whose taints the pod tolerates and which the pod selects, as soon
+    /// as there is one. It also taints nodes by their conditions and when they are cordoned.
     pub fn run_scheduler(&self, run: bool) {
         self.0.switches.lock().schedule = run;
         let mut storage = self.0.storage.lock();
@@ -354,25 +351,25 @@ impl ApiServer {
         self.0.publish();
     }
 
-    /// The authority (PEM) that must have signed the serving certificates of kubelets;
-    /// with none, as in the beginning, they are not looked at.
+    /// Sets the certificate authority (PEM) that must have signed the serving certificates of
+    /// kubelets. With `None`, the default, they are not verified.
     pub fn verify_kubelets(&self, authority: Option<&str>) {
         self.0.switches.lock().kubelet_authority = authority.map(str::to_owned);
     }
 
-    /// Whether certificate signing requests of kubelets are approved as they come;
-    /// they are, unless told otherwise.
+    /// Sets whether certificate signing requests of kubelets are approved automatically; by default
+    /// they are.
     pub fn approve_certificates(&self, approve: bool) {
         self.0.switches.lock().approve = approve;
     }
 
-    /// Whether new pods get the volume with their service account's token, as of a
-    /// real server; they do not, unless told so.
+    /// Sets whether new pods get a volume with the token of their service account, as on a real
+    /// server; by default they do not.
     pub fn mount_tokens(&self, mount: bool) {
         self.0.switches.lock().mount_tokens = mount;
     }
 
-    /// Changes who is known and who may do what.
+    /// Changes the policy, which decides who is known and who may do what.
     pub fn with_policy<T>(&self, change: impl FnOnce(&mut Policy) -> T) -> T {
         change(&mut self.0.switches.lock().policy)
     }
@@ -382,7 +379,7 @@ impl ApiServer {
         self.0.records.lock().clone()
     }
 
-    /// How many requests there were of this verb and resource (`pods`, `pods/status`).
+    /// The number of requests with this verb and resource (`pods`, `pods/status`).
     pub fn count(&self, verb: &str, resource: &str) -> usize {
         let records = self.0.records.lock();
         records
@@ -391,19 +388,19 @@ impl ApiServer {
             .count()
     }
 
-    /// Forgets the requests so far.
+    /// Clears the recorded requests.
     pub fn forget_requests(&self) {
         self.0.records.lock().clear();
     }
 
-    /// The certificate of the authority that signs the server's and its clients'
-    /// certificates, as PEM.
+    /// The certificate, in PEM, of the authority that signs the certificates of the server and its
+    /// clients.
     pub fn authority_pem(&self) -> String {
         self.0.authority.pem()
     }
 
-    /// A client certificate for `caller`, signed by the cluster's authority. It can
-    /// name one group besides `system:authenticated`.
+    /// A client certificate for `caller`, signed by the cluster's authority. It can name one group
+    /// besides `system:authenticated`.
     pub fn identity(&self, caller: &Caller) -> Result<Identity, ApiError> {
         let lasts = Duration::from_secs(24 * 3600);
         self.0.authority.client(&self.0.clock, caller, lasts)
@@ -411,7 +408,7 @@ impl ApiServer {
 }
 
 impl Server {
-    /// Tells watches of what was stored.
+    /// Notifies watches of changes.
     fn publish(&self) {
         self.news.notify_waiters();
     }
@@ -421,7 +418,7 @@ impl Server {
         self.news.notify_waiters();
     }
 
-    /// What admission adds to a new object.
+    /// Applies admission to a new object.
     fn admit(
         &self,
         storage: &Storage,
@@ -440,7 +437,7 @@ impl Server {
         Ok(())
     }
 
-    /// What controllers do after a write.
+    /// Runs the controllers after a write.
     fn after_write(&self, storage: &mut Storage, resource: &'static Resource, key: &Key) {
         if resource.kind == "CertificateSigningRequest" {
             let approve = self.switches.lock().approve;
@@ -457,7 +454,7 @@ impl Server {
         }
     }
 
-    /// Whether anybody is answered.
+    /// Fails if the server is unavailable.
     fn check_available(&self) -> io::Result<()> {
         if self.switches.lock().available {
             Ok(())
@@ -470,7 +467,7 @@ impl Server {
     }
 }
 
-/// The target of what a test names.
+/// The target for the arguments of a test.
 fn target(
     api_version: &str,
     plural: &str,

@@ -1,5 +1,6 @@
-//! What a node may do where no rule is set: what upstream's node authorizer, the rules of
-//! `system:node` and the admission plugin NodeRestriction let it, as far as kubelets ask.
+//! The permissions of nodes without an explicit rule. They are those of upstream's node authorizer,
+//! of the role `system:node` and of the admission plugin NodeRestriction, as far as kubelets use
+//! them.
 
 use serde_json::Value;
 
@@ -10,13 +11,13 @@ use super::{
     strategy::text,
 };
 
-/// The node that a caller is.
+/// The name of the caller's node, if the caller is a node.
 pub(super) fn node_of(caller: &Caller) -> Option<&str> {
     let is_node = caller.groups.iter().any(|group| group == "system:nodes");
     caller.user.strip_prefix("system:node:").filter(|_| is_node)
 }
 
-/// What a node asks for.
+/// A request of a node.
 struct Asked<'a> {
     storage: &'a Storage,
     node: &'a str,
@@ -26,7 +27,7 @@ struct Asked<'a> {
     query: &'a Query,
 }
 
-/// Whether the node may do it, or why not.
+/// Authorizes a request of a node. The error is the reason for the denial.
 pub(super) fn authorize(
     storage: &Storage,
     node: &str,
@@ -34,7 +35,7 @@ pub(super) fn authorize(
     target: &Target,
     query: &Query,
 ) -> Result<(), String> {
-    // A list or a watch of one name is of that object.
+    // A list or watch that selects a name is authorized like a read of that object.
     let selected = selector(query, "metadata.name");
     let asked = Asked {
         storage,
@@ -108,7 +109,7 @@ pub(super) fn authorize(
     }
 }
 
-/// What NodeRestriction refuses of a new object.
+/// NodeRestriction's checks of a new object.
 pub(super) fn admit(node: &str, target: &Target, object: &Value) -> Result<(), String> {
     let name = text(object, "/metadata/name");
     let is_mirror = object["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_string();
@@ -160,7 +161,7 @@ impl Asked<'_> {
     fn own_pod(&self) -> Result<(), String> {
         let mut pods = self.own_pods();
         let is_own = pods.any(|pod| text(&pod, "/metadata/name") == self.name);
-        // What is not there is found to be so.
+        // A pod that does not exist is not found rather than forbidden.
         let is_there = self.stored("pods", self.namespace, self.name).is_some();
         if is_own || !is_there {
             return Ok(());
@@ -168,7 +169,7 @@ impl Asked<'_> {
         Err(self.unrelated())
     }
 
-    /// The pods of the namespace, or of all, that are bound to the node.
+    /// The pods of the namespace, or of all namespaces, that are bound to the node.
     fn own_pods(&self) -> impl Iterator<Item = Value> {
         let namespace = Some(self.namespace).filter(|namespace| !namespace.is_empty());
         let pods = resources::find("", "v1", "pods");
@@ -187,7 +188,8 @@ impl Asked<'_> {
         Some(Value::clone(&found))
     }
 
-    /// Whether a pod of the node needs the object.
+    /// Checks that a pod of the node refers to the object, or that a volume attachment is for the
+    /// node.
     fn referred(&self, plural: &str) -> Result<(), String> {
         if self.name.is_empty() {
             return Err(format!(
@@ -231,7 +233,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The persistent volumes that the node's pods claim.
+    /// The persistent volumes of the claims of the node's pods.
     fn own_volumes(&self) -> impl Iterator<Item = Value> {
         let all = Asked {
             namespace: "",
@@ -257,7 +259,7 @@ impl Asked<'_> {
     }
 }
 
-/// Fields that name a secret, by themselves or by the name in them.
+/// Fields that refer to a secret, as a name or as an object with a name.
 const SECRETS: &[&str] = &[
     "secretName",
     "secret",
@@ -268,10 +270,10 @@ const SECRETS: &[&str] = &[
     "nodeStageSecretRef",
     "nodeExpandSecretRef",
 ];
-/// The same of config maps.
+/// Fields that refer to a config map.
 const CONFIG_MAPS: &[&str] = &["configMap", "configMapRef", "configMapKeyRef"];
 
-/// Whether one of these fields, however deep, names the object.
+/// Whether one of these fields, at any depth, refers to the object.
 fn refers(value: &Value, fields: &[&str], name: &str) -> bool {
     let names = |value: &Value| value == name || value["name"] == name;
     match value {
@@ -285,7 +287,7 @@ fn refers(value: &Value, fields: &[&str], name: &str) -> bool {
     }
 }
 
-/// The claims of a pod, with those that are made for its ephemeral volumes.
+/// The claims of a pod, including those of its ephemeral volumes.
 fn claims(pod: &Value) -> Vec<String> {
     let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
     let claims = volumes.filter_map(|volume| {
@@ -299,7 +301,7 @@ fn claims(pod: &Value) -> Vec<String> {
     claims.collect()
 }
 
-/// What a field selector asks of a field.
+/// The value that a field selector requires of a field.
 fn selector<'a>(query: &'a Query, field: &str) -> Option<&'a str> {
     let mut terms = query.text("fieldSelector").split(',');
     terms.find_map(|term| {

@@ -1,12 +1,12 @@
-//! As much of OpenAPI v3 as `kubectl` needs to know that the server takes
-//! `fieldValidation`, and so to leave validation to it. Schemas are not told, and
-//! v2 is not there: `kubectl explain` has nothing to explain.
+//! The part of OpenAPI v3 that tells `kubectl` that the server supports `fieldValidation`, so that
+//! it leaves validation to the server. There are no schemas and no v2, so `kubectl explain` does
+//! not work.
 
 use serde_json::{Map, Value, json};
 
 use super::{discovery::group_versions, metrics, resources::Served};
 
-/// What a path answers.
+/// The response to a path.
 pub(super) fn answer(served: &Served, path: &str) -> Option<Value> {
     let rest = path.strip_prefix("/openapi/v3")?.trim_matches('/');
     if rest.is_empty() {

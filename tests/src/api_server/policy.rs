@@ -1,15 +1,15 @@
-//! Who is known, and who may do what: as a test sets it.
+//! Authentication and authorization, as a test configures them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::request::Caller;
 
-/// What somebody wants to do, as an authorizer is asked.
+/// The attributes of a request that an authorizer decides about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The verb.
     pub verb: String,
-    /// The API group; empty for the core one and for paths.
+    /// The API group; empty for the core group and for paths.
     pub group: String,
     /// The resource; empty for paths.
     pub resource: String,
@@ -19,25 +19,25 @@ pub struct Attributes {
     pub namespace: String,
     /// The object's name, or empty.
     pub name: String,
-    /// The path, of what is no resource.
+    /// The path of a request that is not for a resource.
     pub path: String,
 }
 
-/// Decides whether a caller may do something.
+/// A function that decides whether a caller may perform a request.
 pub type Rule = dyn Fn(&Caller, &Attributes) -> bool + Send + Sync;
 
-/// Who is known by which token, and who may do what.
+/// The known bearer tokens, and the permissions of callers.
 #[derive(Clone)]
 pub struct Policy {
     tokens: BTreeMap<String, Caller>,
     anonymous: bool,
-    /// None: nodes may do what upstream lets them, and all others everything.
+    /// `None`: nodes have upstream's permissions, and all other callers may do everything.
     rule: Option<Arc<Rule>>,
 }
 
 impl Default for Policy {
-    /// Nobody has a token, callers without credentials are refused, nodes may do what
-    /// upstream's node authorizer and RBAC let them, and all others everything.
+    /// No bearer tokens, no anonymous requests, nodes have the permissions of upstream's node
+    /// authorizer and RBAC, and all other callers may do everything.
     fn default() -> Self {
         Self {
             tokens: BTreeMap::new(),
@@ -48,24 +48,23 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Makes a bearer token known as `caller`'s. Tokens of service accounts are known
-    /// without it.
+    /// Adds a bearer token for `caller`. Tokens of service accounts need not be added.
     pub fn add_token(&mut self, token: &str, caller: Caller) {
         self.tokens.insert(token.to_owned(), caller);
     }
 
-    /// Forgets a bearer token.
+    /// Removes a bearer token.
     pub fn remove_token(&mut self, token: &str) {
         self.tokens.remove(token);
     }
 
-    /// Whether requests without credentials are of `system:anonymous`.
+    /// Sets whether requests without credentials are accepted as `system:anonymous`.
     pub fn allow_anonymous(&mut self, allow: bool) {
         self.anonymous = allow;
     }
 
-    /// Sets who may do what, for the server itself and for reviews of access.
-    /// `system:masters` may do everything whatever the rule says.
+    /// Sets the authorization rule, for the server's own requests and for access reviews.
+    /// `system:masters` may do everything, whatever the rule says.
     pub fn set_rule(
         &mut self,
         rule: impl Fn(&Caller, &Attributes) -> bool + Send + Sync + 'static,
@@ -73,22 +72,22 @@ impl Policy {
         self.rule = Some(Arc::new(rule));
     }
 
-    /// Whose token this is.
+    /// The caller with this bearer token.
     pub(super) fn caller_of(&self, token: &str) -> Option<Caller> {
         self.tokens.get(token).cloned()
     }
 
-    /// Whether callers without credentials are let in.
+    /// Whether requests without credentials are accepted.
     pub(super) fn is_anonymous_allowed(&self) -> bool {
         self.anonymous
     }
 
-    /// Whether nodes are asked about as upstream does.
+    /// Whether nodes are subject to upstream's node authorizer.
     pub(super) fn authorizes_nodes(&self) -> bool {
         self.rule.is_none()
     }
 
-    /// Whether the caller may do it.
+    /// Whether the caller may perform the request.
     pub(super) fn allows(&self, caller: &Caller, attributes: &Attributes) -> bool {
         caller.groups.iter().any(|group| group == "system:masters")
             || self

@@ -1,9 +1,9 @@
-//! Resource quantities as upstream writes them, whatever they were sent as: `1024Ki` is
-//! `1Mi`, `0.1` is `100m`.
+//! Resource quantities in upstream's canonical form: `1024Ki` becomes `1Mi`, and `0.1` becomes
+//! `100m`.
 
 use serde_json::Value;
 
-/// Fields whose values are quantities by name of a resource.
+/// Fields that map resource names to quantities.
 const LISTS: [&str; 6] = [
     "requests",
     "limits",
@@ -12,10 +12,10 @@ const LISTS: [&str; 6] = [
     "allocatedResources",
     "overhead",
 ];
-/// Fields that are quantities.
+/// Fields with a single quantity.
 const SINGLE: [&str; 2] = ["sizeLimit", "divisor"];
 
-/// Billionths in one.
+/// The number of nano-units in a unit.
 const NANOS: i128 = 1_000_000_000;
 const DECIMAL: [(&str, i128); 10] = [
     ("E", 1_000_000_000_000_000_000 * NANOS),
@@ -38,7 +38,7 @@ const BINARY: [(&str, i128); 6] = [
     ("Ki", (1 << 10) * NANOS),
 ];
 
-/// Writes the quantities of pods, nodes and volumes as upstream does.
+/// Converts the quantities of pods, nodes and volumes to their canonical form.
 pub fn canonicalize(kind: &str, object: &mut Value) {
     let has_quantities = ["Pod", "Node", "PersistentVolume", "PersistentVolumeClaim"];
     if has_quantities.contains(&kind) {
@@ -72,7 +72,7 @@ fn rewrite(value: &mut Value) {
         Value::Number(number) => number.to_string(),
         _ => return,
     };
-    // What is no quantity is left to validation.
+    // Validation handles text that is not a quantity.
     if let Some(canonical) = canonical(&sent) {
         *value = Value::from(canonical);
     }
@@ -85,7 +85,7 @@ fn canonical(text: &str) -> Option<String> {
         .iter()
         .chain(&BINARY)
         .find(|(one, _)| *one == suffix);
-    // Exponents stay exponents.
+    // Quantities with an exponent stay as they are.
     let (_, scale) = known?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits: i128 = format!("{whole}{fraction}").parse().ok()?;

@@ -1,4 +1,4 @@
-//! What a request asks for: its path and query, and who sends it.
+//! The parts of a request: its path, its query and its caller.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,21 +10,21 @@ use super::{
     resources::{self, Resource},
 };
 
-/// Who sends a request.
+/// The caller of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The user's name.
     pub user: String,
-    /// The groups that the user is in.
+    /// The groups of the user.
     pub groups: Vec<String>,
-    /// The user's UID, of service accounts.
+    /// The user's UID, for service accounts.
     pub uid: String,
-    /// What else the authenticator knows.
+    /// Further attributes from the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl Caller {
-    /// An authenticated user of these groups.
+    /// An authenticated user with these groups and `system:authenticated`.
     pub fn new(user: &str, groups: &[&str]) -> Self {
         let groups = groups
             .iter()
@@ -49,7 +49,7 @@ impl Caller {
         Self::new(&format!("system:node:{name}"), &["system:nodes"])
     }
 
-    /// Nobody in particular.
+    /// The unauthenticated caller.
     pub fn anonymous() -> Self {
         Self {
             user: "system:anonymous".to_owned(),
@@ -59,19 +59,19 @@ impl Caller {
     }
 }
 
-/// One request, as it is counted and as policies and interceptors see it.
+/// A request, as it is recorded and passed to interceptors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or
-    /// `deletecollection`; of paths that are no resource the method.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`; the
+    /// method in lower case for paths that are not those of resources.
     pub verb: &'static str,
     /// The API group.
     pub group: String,
-    /// The resource with its subresource: `pods`, `pods/status`; empty for other paths.
+    /// The resource with its subresource: `pods`, `pods/status`. Empty for other paths.
     pub resource: String,
-    /// The namespace, empty when there is none.
+    /// The namespace; empty if there is none.
     pub namespace: String,
-    /// The name, empty for collections.
+    /// The name; empty for collections.
     pub name: String,
     /// The path.
     pub path: String,
@@ -79,25 +79,25 @@ pub struct Record {
     pub query: String,
     /// The user.
     pub user: String,
-    /// When it came, on tokio's clock.
+    /// When the request arrived, on tokio's clock.
     pub at: Instant,
 }
 
-/// The object or collection that a path names.
+/// The object or collection of a path.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The resource.
     pub resource: &'static Resource,
-    /// In which namespace; none for cluster-wide objects and lists of all namespaces.
+    /// The namespace; `None` for cluster-scoped objects and lists of all namespaces.
     pub namespace: Option<String>,
-    /// Its name; none for a collection.
+    /// The name; `None` for a collection.
     pub name: Option<String>,
     /// The subresource, or empty.
     pub subresource: String,
 }
 
 impl Target {
-    /// Reads a path; `None` when it is no resource's.
+    /// Parses a path. Returns `None` if it is not the path of a resource.
     pub fn parse(path: &str) -> Option<Result<Self, ApiError>> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, version, parts) = match parts.as_slice() {
@@ -130,10 +130,10 @@ impl Target {
             Some((subresource, rest)) => ((*subresource).to_owned(), rest),
             None => (String::new(), rest),
         };
-        // Below a proxy, paths are another's.
+        // The path below a proxy belongs to the kubelet.
         let whole = rest.is_empty() || subresource == "proxy";
         let known = subresource.is_empty() || resource.has(&subresource);
-        // A single object of a namespaced resource is in a namespace.
+        // An object of a namespaced resource must have a namespace.
         let placed = !resource.namespaced || namespace.is_some() || name.is_none();
         (known && placed && whole).then_some(Self {
             resource,
@@ -143,7 +143,7 @@ impl Target {
         })
     }
 
-    /// The resource with its subresource, as it is counted.
+    /// The resource with its subresource, as requests are counted.
     pub fn counted(&self) -> String {
         if self.subresource.is_empty() {
             self.resource.plural.to_owned()
@@ -152,14 +152,14 @@ impl Target {
         }
     }
 
-    /// The name, which is required.
+    /// The name; an error if there is none.
     pub fn required_name(&self) -> Result<&str, ApiError> {
         self.name
             .as_deref()
             .ok_or_else(ApiError::method_not_allowed)
     }
 
-    /// The namespace, or empty.
+    /// The namespace; empty if there is none.
     pub fn namespace_text(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
@@ -168,7 +168,7 @@ impl Target {
         self.subresource.is_empty()
     }
 
-    /// The API's verb for a method on this target.
+    /// The API verb of a method on this target.
     pub fn verb(&self, method: &Method, query: &Query) -> &'static str {
         let one = self.name.is_some();
         match *method {
@@ -185,12 +185,12 @@ impl Target {
     }
 }
 
-/// A query string's parameters.
+/// The parameters of a query string.
 #[derive(Debug, Clone, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads the query of a URI.
+    /// Parses the query of a URI.
     pub fn of(uri: &Uri) -> Self {
         let pairs = uri.query().unwrap_or_default().split('&');
         Self(
@@ -204,47 +204,47 @@ impl Query {
         )
     }
 
-    /// A parameter, or empty.
+    /// A parameter; empty if it is missing.
     pub fn text(&self, key: &str) -> &str {
         let found = self.0.iter().find(|(had, _)| had == key);
         found.map_or("", |(_, value)| value)
     }
 
-    /// All values of a parameter that may come more than once.
+    /// All values of a parameter that may be repeated.
     pub fn all(&self, key: &str) -> impl Iterator<Item = &str> {
         let found = self.0.iter().filter(move |(had, _)| had == key);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Whether an option of a subresource is set: it is there, and does not say no.
+    /// Whether a boolean option of a subresource is set: present, and neither `0` nor `false`.
     pub fn flag(&self, key: &str) -> bool {
         let no = |value: &str| value == "0" || value.eq_ignore_ascii_case("false");
         self.all(key).next().is_some_and(|value| !no(value))
     }
 
-    /// Whether a parameter says yes.
+    /// Whether a boolean parameter is true.
     pub fn truth(&self, key: &str) -> bool {
         matches!(self.text(key), "1" | "true" | "True" | "t" | "T")
     }
 
-    /// A parameter that is a number.
+    /// A numeric parameter.
     pub fn number(&self, key: &str) -> Option<i64> {
         self.text(key).parse().ok()
     }
 
-    /// A parameter that is a number of seconds.
+    /// A parameter in seconds.
     pub fn seconds(&self, key: &str) -> Option<Duration> {
         let seconds = self.number(key)?;
         u64::try_from(seconds).ok().map(Duration::from_secs)
     }
 
-    /// Whether nothing is to be written.
+    /// Whether the request is a dry run.
     pub fn dry_run(&self) -> bool {
         self.text("dryRun") == "All"
     }
 }
 
-/// Undoes `%41` and `+`.
+/// Decodes percent-encoding and `+`.
 pub fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

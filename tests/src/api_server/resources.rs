@@ -1,33 +1,33 @@
-//! What the server stores and answers for: one line a resource.
+//! The resources of the server.
 
 /// A resource of the API.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// The API group; empty for the core one.
+    /// The API group; empty for the core group.
     pub group: &'static str,
     /// The version in the group.
     pub version: &'static str,
     /// The plural name, as in paths.
     pub plural: &'static str,
-    /// The singular name, as `kubectl` takes it.
+    /// The singular name, which `kubectl` accepts.
     pub singular: &'static str,
     /// The kind of its objects.
     pub kind: &'static str,
-    /// Whether objects live in namespaces.
+    /// Whether the resource is namespaced.
     pub namespaced: bool,
-    /// Names for `kubectl`.
+    /// The short names, which `kubectl` accepts.
     pub short_names: &'static [&'static str],
     /// The subresources.
     pub subresources: &'static [&'static str],
-    /// Whether an update may leave the resource version out.
+    /// Whether an update may omit the resource version.
     pub unconditional_update: bool,
-    /// Whether an update of what is not there creates it.
+    /// Whether an update of an object that does not exist creates it.
     pub create_on_update: bool,
-    /// Whether a change of the spec counts `metadata.generation` up.
+    /// Whether a change of the spec increments `metadata.generation`.
     pub generations: bool,
-    /// Whether objects are only answered and never stored, as reviews are.
+    /// Whether objects are answered but not stored, like reviews.
     pub answered_only: bool,
-    /// Whether it is served without being told so.
+    /// Whether it is served by default.
     pub by_default: bool,
 }
 
@@ -108,7 +108,7 @@ impl Resource {
         self
     }
 
-    /// `group/version`, or the version alone for the core group.
+    /// `group/version`, or only the version for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_owned()
@@ -117,7 +117,7 @@ impl Resource {
         }
     }
 
-    /// `plural.group`, as error messages name a resource.
+    /// `plural.group`, as in error messages.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_owned()
@@ -126,13 +126,13 @@ impl Resource {
         }
     }
 
-    /// Whether there is a subresource of this name.
+    /// Whether the resource has this subresource.
     pub fn has(&self, subresource: &str) -> bool {
         self.subresources.contains(&subresource)
     }
 
-    /// The resource whose store holds the objects: both groups' events are one, and all
-    /// versions of trust bundles.
+    /// The resource under which the objects are stored. Both event groups share one store, and so
+    /// do all versions of trust bundles.
     pub fn stored(&'static self) -> &'static Resource {
         let stored = match self.plural {
             "events" => find("", "v1", "events"),
@@ -151,7 +151,7 @@ const TRUST_BUNDLES: Resource = of(
     false,
 );
 
-/// Every resource, in the order of discovery.
+/// Every resource, in discovery order.
 pub static RESOURCES: &[Resource] = &[
     core("configmaps", "configmap", "ConfigMap", true).short(&["cm"]),
     core("endpoints", "endpoints", "Endpoints", true)
@@ -295,10 +295,10 @@ pub static RESOURCES: &[Resource] = &[
     .with(&["status"]),
 ];
 
-/// The resources that a server has, in the order of discovery.
+/// The resources that a server serves, in discovery order.
 pub type Served = [&'static Resource];
 
-/// Those that it has without being told so.
+/// The resources that are served by default.
 pub fn served_by_default() -> Vec<&'static Resource> {
     let all = RESOURCES.iter();
     all.filter(|resource| resource.by_default).collect()

@@ -1,4 +1,4 @@
-//! TokenReview, SubjectAccessReview and what callers may ask about themselves.
+//! Token reviews, access reviews, and reviews of the caller itself.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! In a scheduler's and a node controller's place: nodes are tainted by what is
-//! wrong with them, and pods on no node are bound to one that is ready. How much is
-//! left on a node is not looked at; a kubelet refuses what it has no room for.
+//! A scheduler and the node controller's taints. Nodes are tainted by their conditions, and pods
+//! without a node are bound to a ready one. Free resources are not considered: a kubelet rejects a
+//! pod that does not fit.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{
     strategy::text,
 };
 
-/// A node's conditions, the status that is wrong, and the taint that says so.
+/// A condition of a node, the status that causes a taint, and the taint.
 const TAINTS: [(&str, &str, &str); 6] = [
     ("Ready", "False", "node.kubernetes.io/not-ready"),
     ("Ready", "Unknown", "node.kubernetes.io/unreachable"),
@@ -33,7 +33,7 @@ const TAINTS: [(&str, &str, &str); 6] = [
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 impl Server {
-    /// Taints nodes and binds the pods that wait.
+    /// Taints nodes and binds the pods that are waiting.
     pub(super) fn schedule(&self, storage: &mut Storage) {
         let (Some(nodes), Some(pods)) = (
             resources::find("", "v1", "nodes"),
@@ -83,7 +83,7 @@ fn waits(pod: &Value) -> bool {
         && gates.is_none_or(Vec::is_empty)
 }
 
-/// What keeps a pod from a node.
+/// The reason why a pod cannot run on a node.
 fn obstacle(pod: &Value, node: &Value) -> Option<String> {
     let tolerations = pod["spec"]["tolerations"].as_array();
     let taints = node["spec"]["taints"].as_array();
@@ -114,7 +114,7 @@ fn tolerates(toleration: &Value, taint: &Value) -> bool {
         && (exists || text(toleration, "/value") == text(taint, "/value"))
 }
 
-/// Why a pod fits nowhere, as the scheduler puts it.
+/// The reason why a pod fits on no node, in the scheduler's words.
 fn why(pod: &Value, nodes: &[Arc<Value>]) -> String {
     if nodes.is_empty() {
         return "no nodes available to schedule pods".to_owned();
@@ -174,7 +174,7 @@ fn wanted_taints(node: &Value) -> Vec<&'static str> {
             .find(|condition| condition["type"] == kind);
         match (found, kind) {
             (Some(condition), _) => text(condition, "/status"),
-            // A node that has said nothing yet is not ready.
+            // A node that has not reported its status yet is not ready.
             (None, "Ready") => "False",
             (None, _) => "",
         }

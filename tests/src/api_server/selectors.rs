@@ -1,10 +1,10 @@
-//! Label and field selectors of lists and watches.
+//! The label and field selectors of lists and watches.
 
 use serde_json::Value;
 
 use super::{errors::ApiError, resources::Resource};
 
-/// What a list or watch is limited to.
+/// The selectors of a list or watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selectors {
     labels: Vec<LabelRequirement>,
@@ -26,7 +26,7 @@ struct FieldRequirement {
     equal: bool,
 }
 
-/// Fields that a resource can be selected by, besides its name and namespace.
+/// The fields by which a resource can be selected, besides its name and namespace.
 fn selectable(resource: &Resource) -> &'static [&'static str] {
     match resource.plural {
         "pods" => &[
@@ -66,7 +66,7 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
 }
 
 impl Selectors {
-    /// Reads `labelSelector` and `fieldSelector`.
+    /// Parses `labelSelector` and `fieldSelector`.
     pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let mut parsed = Self::default();
         for requirement in split_outside_parentheses(labels) {
@@ -89,7 +89,7 @@ impl Selectors {
         Ok(parsed)
     }
 
-    /// Whether an object, as it is stored, is selected.
+    /// Whether a stored object matches.
     pub fn match_object(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.labels.iter().all(|one| one.matches(labels))
@@ -100,7 +100,7 @@ impl Selectors {
     }
 }
 
-/// The value of a field as selectors see it: absent ones are empty.
+/// The value of a field for selectors; empty if the field is missing.
 fn field(object: &Value, path: &str) -> String {
     let path = match path.strip_prefix("regarding.") {
         Some(rest) => format!("involvedObject.{rest}"),

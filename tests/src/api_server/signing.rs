@@ -1,5 +1,5 @@
-//! The cluster's certificate authority: the server's certificate, those of its
-//! clients, and those that certificate signing requests ask for.
+//! The cluster's certificate authority. It issues the certificates of the server and its clients,
+//! and signs certificate signing requests.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -18,15 +18,15 @@ use super::{
     strategy::text,
 };
 
-/// How long before now certificates begin, for clocks that are not the same.
+/// How far certificates are backdated, to tolerate clock skew.
 const BACKDATED: Duration = Duration::from_secs(300);
-/// How long a certificate lasts that does not say.
+/// The default lifetime of a certificate.
 const LASTS: Duration = Duration::from_secs(365 * 24 * 3600);
 const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// A certificate and its key, as PEM.
+/// A certificate and its key, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate.
@@ -35,13 +35,13 @@ pub struct Identity {
     pub key: String,
 }
 
-/// The authority.
+/// The certificate authority.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    /// A new authority.
+    /// Creates a certificate authority.
     pub(crate) fn new(clock: &Clock) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -57,17 +57,18 @@ impl Authority {
         Ok(Self { issuer })
     }
 
-    /// The authority's certificate.
+    /// The authority's certificate, in PEM.
     pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// Its private key, as PEM.
+    /// The authority's private key, in PEM.
     pub(crate) fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// A client certificate.
+    /// Issues a client certificate. The subject holds only the last group of the caller, besides
+    /// `system:authenticated`.
     pub(crate) fn client(
         &self,
         clock: &Clock,
@@ -89,7 +90,7 @@ impl Authority {
         self.sign(clock, params, lasts).map_err(ApiError::internal)
     }
 
-    /// A serving certificate for these addresses and names.
+    /// Issues a serving certificate for these addresses and names.
     pub(crate) fn server(
         &self,
         clock: &Clock,
@@ -124,7 +125,7 @@ impl Authority {
         })
     }
 
-    /// Signs what a request asks for.
+    /// Signs a certificate signing request.
     fn sign_request(&self, spec: &Value, clock: &Clock) -> Result<String, String> {
         let request = STANDARD
             .decode(text(spec, "/request"))
@@ -151,7 +152,7 @@ impl Authority {
     }
 }
 
-/// The rules of the kubelet's signers for subject and names.
+/// The rules of the kubelet signers for the subject and the alternative names.
 fn check_subject(signer: &str, params: &CertificateParams) -> Result<(), String> {
     let subject = |kind: DnType| match params.distinguished_name.get(&kind) {
         Some(rcgen::DnValue::PrintableString(text)) => text.as_str().to_owned(),
@@ -182,7 +183,7 @@ fn set_time(params: &mut CertificateParams, clock: &Clock, lasts: Duration) {
     params.not_after = now + lasts;
 }
 
-/// Approves a request, when that is wanted, and signs an approved one.
+/// Approves a request if `approve` is set, and signs it if it is approved.
 pub(super) fn follow(
     storage: &mut Storage,
     key: &Key,

@@ -1,5 +1,5 @@
-//! The store: objects by resource, namespace and name, one counter of revisions
-//! for all of them, and the changes of late for watches.
+//! The store: objects by resource, namespace and name, a common revision counter, and recent
+//! changes for watches.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 
 use super::resources::Resource;
 
-/// How many changes are kept for watches that resume.
+/// The number of changes that are kept for watches that resume.
 const KEPT_CHANGES: usize = 20_000;
 
-/// Where an object is.
+/// The key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// [`Resource::qualified`] of the resource that is stored.
+    /// [`Resource::qualified`] of the stored resource.
     pub resource: String,
-    /// The namespace; empty when there is none.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: String,
     /// The name.
     pub name: String,
 }
 
 impl Key {
-    /// The key of an object.
+    /// Creates the key of an object.
     pub fn new(resource: &'static Resource, namespace: &str, name: &str) -> Self {
         let resource = resource.stored();
         Self {
@@ -37,40 +37,40 @@ impl Key {
     }
 }
 
-/// What was done to an object.
+/// The type of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
-    /// It is new.
+    /// The object was created.
     Added,
-    /// It is another than before.
+    /// The object was modified.
     Modified,
-    /// It is gone.
+    /// The object was deleted.
     Deleted,
 }
 
-/// One change, as watches see it.
+/// A change, for watches.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// The revision that it made.
+    /// The revision of the change.
     pub revision: u64,
-    /// What was done.
+    /// The type of the change.
     pub done: Done,
-    /// To which object.
+    /// The key of the object.
     pub key: Key,
-    /// The object after it; of a deleted one its last state.
+    /// The object after the change; the last state of a deleted object.
     pub object: Arc<Value>,
-    /// The object before it.
+    /// The object before the change.
     pub previous: Option<Arc<Value>>,
 }
 
-/// A revision that is no longer kept.
+/// The error for a revision that has been compacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compacted {
-    /// The oldest revision from which changes are known.
+    /// The oldest revision from which a watch can resume.
     pub oldest: u64,
 }
 
-/// Objects and their changes.
+/// The objects and their changes.
 #[derive(Debug, Default)]
 pub struct Storage {
     revision: u64,
@@ -80,17 +80,17 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// The revision of the newest change.
+    /// The revision of the latest change.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The oldest revision that a watch can resume from.
+    /// The oldest revision from which a watch can resume.
     pub fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// Forgets all changes up to now: watches from earlier revisions expire.
+    /// Discards all changes up to now: watches from earlier revisions expire.
     pub fn compact(&mut self) {
         self.changes.clear();
         self.compacted = self.revision;
@@ -101,7 +101,7 @@ impl Storage {
         self.objects.get(key).cloned()
     }
 
-    /// The objects of a resource, of one namespace or of all, in order.
+    /// The objects of a resource in key order, in one namespace or in all.
     pub fn list(
         &self,
         resource: &'static Resource,
@@ -118,12 +118,12 @@ impl Storage {
             .collect()
     }
 
-    /// Whether a namespace still holds objects.
+    /// Whether a namespace contains objects.
     pub fn holds_any(&self, namespace: &str) -> bool {
         self.objects.keys().any(|key| key.namespace == namespace)
     }
 
-    /// Everything in a namespace.
+    /// The keys of all objects in a namespace.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Key> {
         self.objects
             .keys()
@@ -132,7 +132,7 @@ impl Storage {
             .collect()
     }
 
-    /// Writes an object with the next revision.
+    /// Stores an object with the next revision.
     pub fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
         self.revision += 1;
         stamp(&mut object, self.revision);
@@ -147,7 +147,7 @@ impl Storage {
         object
     }
 
-    /// Removes an object; what it was, with the revision of its removal.
+    /// Removes an object. Returns its last state with the revision of the removal.
     pub fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
         let previous = self.objects.remove(key)?;
         self.revision += 1;

@@ -1,5 +1,5 @@
-//! What the server does to objects of each resource as they are written: what it
-//! fills in, what it keeps, what it refuses.
+//! The processing of objects on writes: defaults, preserved fields and validation, for each
+//! resource.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ pub fn create(
         "CSINode" if object["spec"]["drivers"] == json!([]) => {
             object["spec"]["drivers"] = Value::Null;
         }
-        // A kubelet registers its node with the status in it.
+        // A kubelet registers its node together with the status.
         "Node" => {}
         _ if resource.has("status") => remove(object, "status"),
         _ => {}
@@ -113,8 +113,7 @@ fn default_service(service: &mut Value, clock: &Clock) {
     }
 }
 
-/// Makes of what the caller wants and of what there is what is to be stored: a
-/// subresource changes its own part alone.
+/// Combines the caller's object with the stored one. A subresource changes only its part.
 pub fn update(target: &Target, old: &Value, mut wanted: Value) -> Result<Value, ApiError> {
     let resource = target.resource;
     keep_metadata(old, &mut wanted);
@@ -204,7 +203,7 @@ pub fn update(target: &Target, old: &Value, mut wanted: Value) -> Result<Value, 
     Ok(next)
 }
 
-/// Keeps the fields of the metadata that no caller may change.
+/// Restores the metadata fields that callers may not change.
 fn keep_metadata(old: &Value, wanted: &mut Value) {
     let (old, wanted) = (&old["metadata"], &mut wanted["metadata"]);
     for field in ["creationTimestamp", "generation", "name", "namespace"] {
@@ -244,13 +243,13 @@ fn immutable_data(old: &Value, new: &Value) -> Vec<Cause> {
     causes
 }
 
-/// The text at a JSON pointer, or empty.
+/// The string at a JSON pointer; empty if there is none.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     let found = object.pointer(pointer).and_then(Value::as_str);
     found.unwrap_or_default()
 }
 
-/// Makes a field of `to` as it is in `from`, absent when it is there.
+/// Copies a field from `from` to `to`, or removes it if `from` does not have it.
 pub fn copy(from: &Value, to: &mut Value, field: &str) {
     match from.get(field) {
         Some(value) => to[field] = value.clone(),
@@ -258,7 +257,7 @@ pub fn copy(from: &Value, to: &mut Value, field: &str) {
     }
 }
 
-/// Takes a field away.
+/// Removes a field.
 pub fn remove(object: &mut Value, field: &str) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove(field);

@@ -1,5 +1,5 @@
-//! Tokens of service accounts: given by TokenRequest, known by TokenReview, and
-//! what admission puts into pods for them.
+//! Service account tokens: issued by TokenRequest, checked by TokenReview, and mounted into pods by
+//! admission.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -15,14 +15,14 @@ use super::{
     strategy::text,
 };
 
-/// The audience of tokens that name none.
+/// The default audience of tokens.
 pub(super) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// Signs tokens: nobody is to be kept from forging them but by mistake.
+/// The key that signs tokens. It need not be secret: it only protects against mistakes.
 const SECRET: &str = "the test double's signing key";
 
 impl Server {
-    /// `serviceaccounts/token`: a token for some audiences, for a while, bound to an
-    /// object perhaps.
+    /// `serviceaccounts/token`: issues a token for audiences and a lifetime, optionally bound to an
+    /// object.
     pub(super) fn request_token(
         &self,
         target: &Target,
@@ -95,7 +95,7 @@ impl Server {
         Ok(request)
     }
 
-    /// Whose token this is, and for which of `audiences` it is good.
+    /// The caller of a token, and those of `audiences` for which it is valid.
     pub(super) fn check_token(
         &self,
         token: &str,
@@ -160,7 +160,7 @@ impl Server {
     }
 }
 
-/// Gives a pod its service account, and with `mount` the volume of its token.
+/// Sets a pod's service account and, if `mount` is set, adds the volume with its token.
 pub(super) fn admit_pod(
     storage: &Storage,
     namespace: &str,

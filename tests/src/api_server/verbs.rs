@@ -1,4 +1,4 @@
-//! The verbs on stored objects: get, create, update, patch, bind.
+//! The verbs for stored objects: get, create, update, patch, bind.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use super::{
 };
 
 impl Target {
-    /// The key of the object named.
+    /// The key of the object.
     pub(super) fn key(&self) -> Result<Key, ApiError> {
         let name = self.required_name()?;
         Ok(Key::new(self.resource, self.namespace_text(), name))
     }
 
-    /// The selectors of a list, watch or deletion of many.
+    /// The selectors of a list, a watch or a deletion of a collection.
     pub(super) fn selectors(&self, query: &Query) -> Result<Selectors, ApiError> {
         let mut fields = query.text("fieldSelector").to_owned();
-        // A watch or a list of one name is of that object.
+        // A list or watch of a single name selects that object.
         if let Some(name) = &self.name {
             let separator = if fields.is_empty() { "" } else { "," };
             fields = format!("{fields}{separator}metadata.name={name}");
@@ -37,7 +37,7 @@ impl Target {
 }
 
 impl Server {
-    /// An object.
+    /// Reads an object.
     pub(super) fn get(&self, target: &Target) -> Result<Value, ApiError> {
         let found = self.storage.lock().get(&target.key()?);
         let found = found.ok_or_else(|| {
@@ -61,7 +61,7 @@ impl Server {
         Ok(to_shown(target.resource, &created))
     }
 
-    /// Creates an object that has a UID already, as a restored cluster has it.
+    /// Creates an object that keeps its UID, like an object of a restored cluster.
     pub(super) fn restore(&self, target: &Target, object: Value) -> Result<Value, ApiError> {
         let mut storage = self.storage.lock();
         let created = self.create_in(&mut storage, target, object, false, &Caller::admin())?;
@@ -69,7 +69,7 @@ impl Server {
         Ok(to_shown(target.resource, &created))
     }
 
-    /// Changes what is stored, whatever it becomes.
+    /// Edits a stored object without validation.
     pub(super) fn edit(
         &self,
         target: &Target,
@@ -144,12 +144,12 @@ impl Server {
             return Ok(Arc::new(object));
         }
         let stored = storage.put(key.clone(), object);
-        // What controllers do comes after the answer.
+        // The response does not include the changes of controllers.
         self.after_write(storage, resource, &key);
         Ok(stored)
     }
 
-    /// Generates the name when only its beginning is given.
+    /// Generates the name from `generateName` if it is not set, and validates it.
     fn name(&self, resource: &super::Resource, object: &mut Value) -> Result<(), ApiError> {
         let name = text(object, "/metadata/name");
         let beginning = text(object, "/metadata/generateName");
@@ -162,7 +162,7 @@ impl Server {
             let cause = Cause::required("metadata.name", "name or generateName is required");
             return Err(ApiError::invalid(resource, "", &[cause]));
         }
-        // Those of signing requests may be anything.
+        // Names of certificate signing requests are not restricted.
         let fits = resource.kind == "CertificateSigningRequest"
             || name.len() <= 253
                 && name.split('.').all(|label| {
@@ -184,7 +184,7 @@ impl Server {
         Ok(())
     }
 
-    /// Puts an object in the place of another.
+    /// Replaces an object.
     pub(super) fn update(
         &self,
         target: &Target,
@@ -232,7 +232,7 @@ impl Server {
         Ok(to_shown(resource, &stored))
     }
 
-    /// Changes an object by a patch; an apply creates what is not there.
+    /// Patches an object. Server-side apply creates an object that does not exist.
     pub(super) fn patch(
         &self,
         target: &Target,
@@ -276,7 +276,7 @@ impl Server {
         Ok((to_shown(resource, &stored), false))
     }
 
-    /// Stores what an object becomes; nothing, when it stays as it was.
+    /// Stores the new state of an object, unless it has not changed or the request is a dry run.
     pub(super) fn write(
         &self,
         storage: &mut Storage,
@@ -302,7 +302,7 @@ impl Server {
         Ok(stored)
     }
 
-    /// `pods/binding`: puts a pod on a node.
+    /// `pods/binding`: binds a pod to a node.
     pub(super) fn bind(&self, target: &Target, binding: &Value) -> Result<Value, ApiError> {
         let mut storage = self.storage.lock();
         let key = target.key()?;
@@ -335,7 +335,7 @@ impl Server {
     }
 }
 
-/// A new object without the UID that its creator may have given it.
+/// Removes the UID that the caller may have set in a new object.
 fn without_uid(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata") {
         remove(metadata, "uid");
@@ -343,7 +343,8 @@ fn without_uid(mut object: Value) -> Value {
     object
 }
 
-/// Whether nothing keeps an object that is being deleted any longer.
+/// Whether an object that is being deleted can be removed: its grace period is zero, it has no
+/// finalizers, and it is not a namespace.
 pub(super) fn is_finished(object: &Value) -> bool {
     let metadata = &object["metadata"];
     let unhindered = metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
@@ -354,7 +355,7 @@ pub(super) fn is_finished(object: &Value) -> bool {
         && !namespace
 }
 
-/// The object sent, when it is of the target's kind.
+/// Checks that an object has the target's API version and kind, or sets them.
 fn recognised(target: &Target, mut object: Value) -> Result<Value, ApiError> {
     let resource = target.resource;
     let wanted = (resource.api_version(), resource.kind);
@@ -380,7 +381,7 @@ fn recognised(target: &Target, mut object: Value) -> Result<Value, ApiError> {
     Ok(object)
 }
 
-/// Puts the namespace of the path into the object.
+/// Sets the object's namespace to that of the path.
 fn place(target: &Target, object: &mut Value) -> Result<(), ApiError> {
     if !target.resource.namespaced {
         remove(&mut object["metadata"], "namespace");
@@ -420,7 +421,7 @@ fn check_namespace(
     Ok(())
 }
 
-/// Refuses a UID that is not the object's.
+/// Fails if the UID is set and is not the object's.
 pub(super) fn check_uid(target: &Target, object: &Value, uid: &str) -> Result<(), ApiError> {
     let had = text(object, "/metadata/uid");
     if uid.is_empty() || uid == had {
@@ -431,7 +432,7 @@ pub(super) fn check_uid(target: &Target, object: &Value, uid: &str) -> Result<()
     Err(ApiError::conflict(target.resource, name, &why))
 }
 
-/// The refusal of a revision that is no longer kept.
+/// The error for a revision that has been compacted.
 pub(super) fn too_old(wanted: u64, oldest: u64) -> ApiError {
     ApiError::expired(format!("too old resource version: {wanted} ({oldest})"))
 }

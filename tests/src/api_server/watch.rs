@@ -1,5 +1,5 @@
-//! Watches: from a revision or from what there is, with bookmarks, until their
-//! time is over, their revision expires or a test cuts them.
+//! Watches. They start at a revision or with the current objects, can send bookmarks, and last
+//! until their timeout, the compaction of their revision or a test's cut.
 
 use std::{collections::VecDeque, io, pin::pin, sync::Arc, time::Duration};
 
@@ -18,21 +18,21 @@ use super::{
     verbs::too_old,
 };
 
-/// How often a watch that asked for bookmarks gets one.
+/// The interval of bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// How long a watch lasts that does not say; upstream takes 30 to 60 minutes.
+/// The default timeout of a watch; upstream's is 30 to 60 minutes.
 const LASTS: Duration = Duration::from_secs(45 * 60);
 
-/// What ends watches, beside themselves.
+/// Counters that end watches when they change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Cuts {
-    /// Counts the times that all watches were ended in order.
+    /// How often all watches were ended cleanly.
     pub(super) ended: u64,
-    /// Counts the times that all connections were broken.
+    /// How often all connections were broken.
     pub(super) broken: u64,
 }
 
-/// How an object is shown in a watch.
+/// The formatter of objects in a watch.
 pub(super) type Show = Arc<dyn Fn(Value) -> Value + Send + Sync>;
 
 struct Watch {
@@ -43,18 +43,18 @@ struct Watch {
     revision: u64,
     pending: VecDeque<Value>,
     bookmarks: bool,
-    /// Whether the next bookmark is the end of what there was.
+    /// Whether the next bookmark marks the end of the initial events.
     ends_beginning: bool,
     next_bookmark: Instant,
     deadline: Instant,
-    /// Cuts before it began do not end it.
+    /// The counters at the start; earlier cuts do not end the watch.
     begun: Cuts,
     _watching: Arc<()>,
     over: bool,
 }
 
 impl Server {
-    /// Begins a watch: a stream of events, one JSON object a line.
+    /// Starts a watch: a stream of events, one JSON object per line.
     pub(super) fn watch(
         self: &Arc<Self>,
         target: &Target,
@@ -107,7 +107,7 @@ impl Server {
 }
 
 impl Watch {
-    /// Queues all that there is.
+    /// Queues the current objects.
     fn begin(&mut self) {
         let storage = self.server.storage.lock();
         self.revision = storage.revision();
@@ -134,7 +134,7 @@ impl Watch {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         let server = Arc::clone(&self.server);
         loop {
-            // What comes from here on is not missed.
+            // Changes from here on wake this watch, so none is missed.
             let mut news = pin!(server.news.notified());
             news.as_mut().enable();
             let cuts = *server.cuts.borrow();
@@ -180,7 +180,7 @@ impl Watch {
         }
     }
 
-    /// Queues what happened since.
+    /// Queues the changes since the last one seen.
     fn follow(&mut self) {
         let storage = self.server.storage.lock();
         match storage.changes_after(self.revision) {
@@ -198,7 +198,8 @@ impl Watch {
         }
     }
 
-    /// A change as this watch sees it: what leaves its selection is deleted to it.
+    /// Converts a change to an event of this watch. An object that no longer matches the selectors
+    /// is reported as deleted.
     fn seen(&self, change: &Change) -> Option<Value> {
         let here = change.key.resource == self.target.resource.stored().qualified()
             && self

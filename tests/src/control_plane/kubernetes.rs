@@ -1,4 +1,4 @@
-//! Kubernetes' own servers as processes: etcd, kube-apiserver, kube-controller-manager and
+//! The Kubernetes servers as processes: etcd, kube-apiserver, kube-controller-manager and
 //! kube-scheduler, on the loopback of a network namespace.
 
 use std::{
@@ -23,13 +23,13 @@ use crate::{
     skips,
 };
 
-/// How long the API server may take to be ready after its start.
+/// The deadline for the API server to become ready after its start.
 const STARTUP: Duration = Duration::from_secs(120);
 
-/// Certificates outlast every test.
+/// The lifetime of client certificates, which is longer than any test.
 const LASTS: Duration = Duration::from_secs(24 * 3600);
 
-/// The environment variable that says where Kubernetes' own servers are.
+/// The environment variable that names the directory of the Kubernetes servers.
 const VARIABLE: &str = "KUBERNETES_SERVER_BIN";
 
 const ETCD: &str = "etcd";
@@ -40,16 +40,16 @@ const SCHEDULER: &str = "kube-scheduler";
 const ETCD_CLIENTS: &str = "http://127.0.0.1:2379";
 const ETCD_PEERS: &str = "http://127.0.0.1:2380";
 
-/// Where a machine has Kubernetes' own servers.
+/// The directory of the Kubernetes servers.
 #[derive(Debug, Clone)]
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// Those in the directory that `KUBERNETES_SERVER_BIN` names. Without it there are
-    /// none, and `test` is [skipped](skips::skip).
+    /// The servers in the directory that `KUBERNETES_SERVER_BIN` names. Returns `None` and
+    /// [skips](skips::skip) `test` if the variable is not set.
     ///
     /// # Errors
-    /// One of them is not in that directory.
+    /// One of the servers is missing from the directory.
     pub fn at_hand(test: &str) -> Result<Option<Self>> {
         let all = [ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER];
         let Some(directory) = env::var_os(VARIABLE).map(PathBuf::from) else {
@@ -66,20 +66,19 @@ impl Programs {
     }
 }
 
-/// The servers, and what they are started from.
+/// The running servers, and the configuration to start them.
 pub(super) struct Kubernetes {
     programs: PathBuf,
     directory: PathBuf,
     netns: u32,
     authority: Authority,
     clock: Clock,
-    /// In the order of their start.
+    /// In start order.
     running: Mutex<Vec<Process>>,
     _etcd: Ended,
 }
 
-/// A process that is killed when this is dropped: there is nothing that it would have to
-/// keep.
+/// A process that is killed on drop: its data need not survive.
 struct Ended(Option<Process>);
 
 impl Drop for Ended {
@@ -97,7 +96,7 @@ impl Drop for Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts etcd, and makes the keys, certificates and kubeconfigs of the others.
+    /// Starts etcd, and creates the keys, certificates and kubeconfigs of the other servers.
     pub(super) fn new(programs: &Programs, directory: &Path, netns: u32) -> Result<Self> {
         fs::create_dir_all(directory)?;
         let clock = Clock::new(None);
@@ -136,7 +135,7 @@ impl Kubernetes {
         let names = ["localhost", "kubernetes", "kubernetes.default.svc"];
         let serving = self.authority.server(&self.clock, &addresses, &names)?;
         write_pair("apiserver", &serving)?;
-        // Kubelets ask what it may do, as they do of everybody.
+        // Kubelets authorize it like any other client; `set_up` binds it to a role.
         let to_kubelets = Caller::new(super::set_up::KUBELET_CLIENT, &[]);
         write_pair("kubelet-client", &self.identity(&to_kubelets)?)?;
         for name in [CONTROLLER_MANAGER, SCHEDULER] {
@@ -158,12 +157,13 @@ impl Kubernetes {
         Ok(kubeconfig::with_certificate(ADDRESS, &authority, &identity))
     }
 
-    /// The certificate of the authority, as PEM.
+    /// The certificate of the certificate authority, in PEM.
     pub(super) fn authority_pem(&self) -> String {
         self.authority.pem()
     }
 
-    /// Starts the API server, and what works on it once `readyz` says that it is ready.
+    /// Starts the API server and, once `readyz` reports that it is ready, its clients: the
+    /// controller manager and the scheduler.
     pub(super) async fn start(&self, readyz: impl AsyncFn() -> Result<Value>) -> Result<()> {
         let mut api_server = self.run(API_SERVER, &self.api_server_flags())?;
         let deadline = Instant::now() + STARTUP;
@@ -182,7 +182,8 @@ impl Kubernetes {
         Ok(())
     }
 
-    /// `kill -9` of all but etcd: the rest of a control plane goes with its API server.
+    /// `kill -9` of every server but etcd. The controller manager and the scheduler end with the
+    /// API server.
     pub(super) fn stop(&self) -> Result<()> {
         let running = std::mem::take(&mut *self.running.lock());
         running.into_iter().rev().try_for_each(Process::kill)
@@ -217,7 +218,7 @@ impl Kubernetes {
         let values = [
             ("bind-address", host),
             ("secure-port", port),
-            // Of the `kubernetes` service: it may not be on the loopback.
+            // The endpoint of the `kubernetes` service, which must not be a loopback address.
             ("advertise-address", NODE_IP),
             ("etcd-servers", ETCD_CLIENTS),
             ("authorization-mode", "Node,RBAC"),
@@ -230,7 +231,7 @@ impl Kubernetes {
             ("service-cluster-ip-range", "10.96.0.0/16"),
             ("kubelet-preferred-address-types", "InternalIP"),
             ("allow-privileged", "true"),
-            // They are off by default up to 1.36.
+            // Off by default up to 1.36.
             (
                 "feature-gates",
                 "ClusterTrustBundle=true,ClusterTrustBundleProjection=true",
@@ -258,7 +259,7 @@ impl Kubernetes {
         flags
     }
 
-    /// What those that ask the API server have in common.
+    /// The flags that the clients of the API server share.
     fn client_flags(&self, program: &str) -> Vec<String> {
         let kubeconfig = self.path(&format!("{program}.conf"));
         vec![

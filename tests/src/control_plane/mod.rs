@@ -1,6 +1,6 @@
-//! The control plane of a test's cluster, of two kinds: the API server of the tests, which
-//! is always at hand, and Kubernetes' own servers where a machine has them. A test asks
-//! either in the same way and expects the same of both.
+//! The control plane of a test's cluster. There are two kinds: the API server of the tests, which
+//! is always available, and the Kubernetes servers if the machine has them. Tests use both in the
+//! same way and expect the same of both.
 
 mod kubernetes;
 mod serving_certificates;
@@ -28,17 +28,17 @@ pub use kubernetes::Programs;
 
 use kubernetes::Kubernetes;
 
-/// Where either kind listens, on the loopback of its network namespace.
+/// The address of the API server, on the loopback of its network namespace.
 const ADDRESS: &str = "127.0.0.1:6443";
 
 /// The bootstrap token of new nodes.
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
-/// The group of who has a bootstrap token of kubeadm.
+/// The group of kubeadm's bootstrap tokens.
 const BOOTSTRAPPERS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
-/// A control plane in a network namespace: API server, scheduler, and what signs and
-/// approves certificates. It ends when this is dropped.
+/// A control plane in a network namespace: the API server, the scheduler, and the signing and
+/// approval of certificates. It stops when this is dropped.
 pub struct ControlPlane {
     server: Server,
     admin: Client,
@@ -51,7 +51,7 @@ enum Server {
         api: ApiServer,
         _listening: Listening,
     },
-    /// Kubernetes' own servers.
+    /// The Kubernetes servers.
     Kubernetes(Box<Kubernetes>),
 }
 
@@ -61,11 +61,11 @@ impl std::fmt::Debug for ControlPlane {
     }
 }
 
-/// Threads in the network namespace.
+/// A runtime whose threads are in the network namespace.
 struct Threads(Option<Runtime>);
 
 impl Threads {
-    /// Runs a future there.
+    /// Runs a future on these threads.
     async fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -78,7 +78,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // Waiting for them is not allowed in a test's own runtime.
+            // Blocking on the shutdown is not allowed inside the test's own runtime.
             runtime.shutdown_background();
         }
     }
@@ -114,8 +114,8 @@ impl ControlPlane {
         })
     }
 
-    /// Kubernetes' own servers, set up as kubeadm does: nodes may do what the node
-    /// authorizer and RBAC let them. Their data and logs are in `directory`.
+    /// The Kubernetes servers, set up like kubeadm does: the node authorizer and RBAC decide what
+    /// nodes may do. Their data and logs are in `directory`.
     pub async fn kubernetes(
         namespace: &NetworkNamespace,
         directory: &Path,
@@ -139,13 +139,13 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Whether it has usage of nodes and pods (`metrics.k8s.io`), which real clusters have
-    /// of a server of its own.
+    /// Whether it serves the usage of nodes and pods (`metrics.k8s.io`). Real clusters need a
+    /// metrics server for that.
     pub const fn has_metrics(&self) -> bool {
         matches!(self.server, Server::Double { .. })
     }
 
-    /// Whether controllers work on it: volumes are bound and attached, among others.
+    /// Whether it runs controllers, which bind and attach volumes, among others.
     pub const fn has_controllers(&self) -> bool {
         matches!(self.server, Server::Kubernetes(_))
     }
@@ -155,12 +155,12 @@ impl ControlPlane {
         kubeconfig(&self.server, caller)
     }
 
-    /// A kubeconfig for a new node, with a bootstrap token.
+    /// A kubeconfig with a bootstrap token, for a new node.
     pub fn bootstrap_kubeconfig(&self) -> String {
         kubeconfig::with_token(ADDRESS, &self.authority_pem(), TOKEN)
     }
 
-    /// The certificate of the cluster's authority, as PEM.
+    /// The certificate of the cluster's certificate authority, in PEM.
     pub fn authority_pem(&self) -> String {
         match &self.server {
             Server::Double { api, .. } => api.authority_pem(),
@@ -168,19 +168,19 @@ impl ControlPlane {
         }
     }
 
-    /// A client for whom a kubeconfig names, which must be asked by [`Self::send`].
+    /// A client for a kubeconfig. Its requests must be sent with [`Self::send`].
     pub async fn client(&self, kubeconfig: String) -> Result<Client> {
         client(&self.threads, kubeconfig).await
     }
 
-    /// Sends a request in the control plane's network; the code of the answer, and its
-    /// body as JSON, or as a string when it is not JSON.
+    /// Sends a request in the control plane's network namespace. Returns the status code and the
+    /// body, as JSON or, if it is not JSON, as a string.
     pub async fn send(&self, client: &Client, request: Request<Body>) -> Result<(u16, Value)> {
         let client = client.clone();
         self.threads.run(send(client, request)).await?
     }
 
-    /// The object at this path as the administrator sees it; null when there is none.
+    /// The object at this path, read as the administrator; null if it does not exist.
     pub async fn get(&self, path: &str) -> Result<Value> {
         let request = Request::get(path).body(Body::empty())?;
         match self.send(&self.admin, request).await? {
@@ -190,8 +190,8 @@ impl ControlPlane {
         }
     }
 
-    /// Whether the API server answers. When it does not, connections break and new ones
-    /// are refused; what it stores stays. Returns when it is so.
+    /// Sets whether the API server is available. While it is not, open connections break and new
+    /// ones are refused; its data is kept. Returns once the change is complete.
     pub async fn set_available(&self, available: bool) -> Result<()> {
         match &self.server {
             Server::Double { api, .. } => api.set_available(available),
@@ -203,8 +203,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Has the API server forget all changes up to now, as one does that is started anew:
-    /// a watch from an older revision expires.
+    /// Makes the API server forget all changes up to now, as a restart does: a watch from an older
+    /// revision expires.
     pub async fn forget_changes(&self) -> Result<()> {
         if let Server::Double { api, .. } = &self.server {
             api.compact();
@@ -226,7 +226,7 @@ fn kubeconfig(server: &Server, caller: &Caller) -> Result<String> {
     }
 }
 
-/// A client whose connections are made by these threads.
+/// A client whose connections are opened on these threads.
 async fn client(threads: &Threads, kubeconfig: String) -> Result<Client> {
     let making = async move {
         let kubeconfig = Kubeconfig::from_yaml(&kubeconfig)?;

@@ -1,5 +1,5 @@
-//! The approval of kubelets' serving certificates, which real clusters leave to somebody
-//! else: Kubernetes' own controllers approve client certificates alone.
+//! Approval of the serving certificates of kubelets. The Kubernetes controllers approve client
+//! certificates only, so a real cluster needs another approver.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use tokio::time::sleep;
 
 use super::send;
 
-/// How often requests are looked for.
+/// The polling interval for certificate signing requests.
 const EVERY: Duration = Duration::from_millis(300);
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// Approves all of them, for as long as this runs.
+/// Approves every pending request. Never returns.
 pub(super) async fn approve(client: Client) {
     loop {
-        // While the server is away there is nothing to approve.
+        // Errors are ignored: there is nothing to approve while the server is down.
         let _ = approve_waiting(&client).await;
         sleep(EVERY).await;
     }

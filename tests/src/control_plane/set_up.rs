@@ -1,5 +1,5 @@
-//! What kubeadm puts into a new cluster for its nodes: a bootstrap token, and who may ask
-//! for which certificates.
+//! The objects that kubeadm creates in a new cluster for its nodes: a bootstrap token and the RBAC
+//! bindings for certificate signing requests.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{BOOTSTRAPPERS, TOKEN, send};
 
-/// As whom the API server asks kubelets.
+/// The user name of the API server's client of kubelets.
 pub(super) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
-/// How long controllers may take for what every namespace has.
+/// The deadline for the controllers to create the objects of a namespace.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Puts it there, and waits until pods can be made in the namespace `default`.
+/// Creates the objects, and waits until pods can be created in the namespace `default`.
 pub(super) async fn cluster(client: Client) -> Result<()> {
     let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     let secrets = "/api/v1/namespaces/kube-system/secrets";
@@ -82,8 +82,8 @@ async fn create(client: &Client, path: &str, object: &Value) -> Result<()> {
     }
 }
 
-/// Waits for what controllers make of the namespace: without it pods are refused, or do not
-/// start.
+/// Waits for the objects that controllers create in the namespace. Pods are rejected without the
+/// service account and do not start without the config map.
 async fn await_controllers(client: &Client) -> Result<()> {
     let deadline = Instant::now() + SOON;
     for object in ["serviceaccounts/default", "configmaps/kube-root-ca.crt"] {

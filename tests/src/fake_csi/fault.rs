@@ -1,4 +1,4 @@
-//! What can go wrong with a call, and the connections that it goes wrong on.
+//! Faults of calls, and the connections to break.
 
 use std::{io, net::Shutdown, os::unix::net, path::Path, sync::Arc, time::Duration};
 
@@ -7,40 +7,41 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::{Stream, StreamExt as _, wrappers::UnixListenerStream};
 use tonic::Status;
 
-/// How long a driver that hangs is at it: longer than any kubelet waits.
+/// How long the driver is busy with a hanging call: longer than any kubelet waits.
 pub(super) const HANG: Duration = Duration::from_secs(150);
 
-/// What becomes of a call.
+/// A fault of a call.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The driver does nothing, and says why.
+    /// The call fails with this status and has no effect.
     Fail(Status),
-    /// The driver takes its time. No other call for the volume may come meanwhile.
+    /// The call is served after this delay. The kubelet must not make another call for the volume
+    /// meanwhile.
     Delay(Duration),
-    /// The driver does it after the kubelet has given up, and refuses other calls for the
+    /// The call takes effect after the kubelet has given up. The driver refuses other calls for the
     /// volume until then.
     Hang,
-    /// The connection breaks before anything is done.
+    /// The connection breaks before the call takes effect.
     Disconnect,
-    /// The driver does it, and the connection breaks before it says so.
+    /// The call takes effect, but the connection breaks before the response.
     LoseAnswer,
-    /// The driver does not know what it had, takes nothing away, and says that it is done.
+    /// The driver has lost its state of the volume: the call succeeds, but removes nothing.
     Forget,
 }
 
-/// The driver's connections, to be cut at any time.
+/// The driver's connections, for breaking them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Connections(Arc<Mutex<Vec<net::UnixStream>>>);
 
 impl Connections {
-    /// Cuts all of them.
+    /// Breaks all connections.
     pub(super) fn cut(&self) {
         for connection in self.0.lock().drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
 
-    /// Those that are accepted at a socket.
+    /// Accepts connections on a socket.
     pub(super) fn accept(
         &self,
         socket: &Path,

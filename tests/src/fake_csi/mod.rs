@@ -1,6 +1,6 @@
-//! A CSI driver in memory, with its registration: it mounts nothing unless it is given a
-//! directory for data, but writes a file where a volume is staged or published, or makes a
-//! device that nothing is behind; it records every call, and fails at a test's will.
+//! A CSI driver in memory, with its plugin registration. It records every call, and tests can make
+//! calls fail. It mounts nothing unless it is given a directory for data; otherwise it writes a
+//! file where a volume is staged or published. A block volume is a device node without a device.
 
 mod fault;
 mod node;
@@ -38,13 +38,12 @@ use self::{
     volumes::Volumes,
 };
 
-/// Name of the file that the driver writes into what it publishes; it holds the volume's
-/// id.
+/// The name of the file that the driver writes into a published volume. It holds the volume's id.
 pub const PUBLISHED: &str = "published";
-/// As [`PUBLISHED`], in what it stages.
+/// Like [`PUBLISHED`], for a staged volume.
 pub const STAGED: &str = "staged";
 
-/// A call that changes something, as the driver got it.
+/// A call that changes a volume, as the driver received it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     /// `NodeStageVolume`.
@@ -60,7 +59,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Short name of the verb: `Stage`.
+    /// The short name of the verb, such as `Stage`.
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::Stage(_) => "Stage",
@@ -71,7 +70,7 @@ impl Call {
         }
     }
 
-    /// The volume that it is about.
+    /// The id of the volume.
     pub fn volume(&self) -> &str {
         match self {
             Self::Stage(request) => &request.volume_id,
@@ -82,7 +81,7 @@ impl Call {
         }
     }
 
-    /// Where it is to be, or is.
+    /// The path at which the call stages, publishes or expands the volume, or removes it.
     fn path(&self) -> &str {
         match self {
             Self::Stage(request) => &request.staging_target_path,
@@ -94,7 +93,7 @@ impl Call {
     }
 }
 
-/// The driver. Clones are one.
+/// The fake driver. Clones share their state.
 #[derive(Clone)]
 pub struct FakeCsi(Arc<Inner>);
 
@@ -102,14 +101,14 @@ struct Inner {
     info: Mutex<PluginInfo>,
     capabilities: Mutex<Vec<Capability>>,
     calls: Mutex<Vec<Call>>,
-    /// Verbs whose calls come to something else than they should.
+    /// The faults by verb.
     faults: Mutex<Vec<(&'static str, Fault)>>,
     volumes: Mutex<Volumes>,
     connections: Connections,
     statuses: Mutex<Vec<RegistrationStatus>>,
 }
 
-/// The driver's sockets; they go with it.
+/// The driver's running servers. Dropping it stops them and removes their sockets.
 #[derive(Debug)]
 pub struct Serving {
     _server: AbortOnDropHandle<()>,
@@ -124,7 +123,7 @@ impl Drop for Serving {
     }
 }
 
-/// What a driver has mounted. They are unmounted when a test fails, too.
+/// The driver's mounts. Dropping it unmounts them, also when a test fails.
 pub struct Mounts(FakeCsi);
 
 impl Drop for Mounts {
@@ -134,7 +133,7 @@ impl Drop for Mounts {
 }
 
 impl FakeCsi {
-    /// A driver that stages, expands and publishes.
+    /// A driver that supports staging and expansion.
     pub fn new(name: &str) -> Self {
         Self(Arc::new(Inner {
             info: Mutex::new(PluginInfo {
@@ -177,47 +176,46 @@ impl FakeCsi {
         })
     }
 
-    /// Changes what the driver says of itself.
+    /// Changes the plugin info that the driver reports.
     pub fn set_info(&self, change: impl FnOnce(&mut PluginInfo)) {
         change(&mut self.0.info.lock());
     }
 
-    /// Sets what the driver can do.
+    /// Sets the driver's node service capabilities.
     pub fn set_capabilities(&self, capabilities: &[Capability]) {
         capabilities.clone_into(&mut self.0.capabilities.lock());
     }
 
-    /// Lets every call of a verb fail until [`Self::clear_faults`]. The failing calls are
-    /// recorded too.
+    /// Makes every call of a verb fail until [`Self::clear_faults`]. Failed calls are recorded too.
     pub fn fail(&self, verb: &'static str, status: Status) {
         self.fault(verb, Fault::Fail(status));
     }
 
-    /// As [`Self::fail`], with anything that can go wrong.
+    /// Like [`Self::fail`], with any fault.
     pub fn fault(&self, verb: &'static str, fault: Fault) {
         self.0.faults.lock().push((verb, fault));
     }
 
-    /// Keeps the data of each volume in a directory below `dir`, which is what it mounts
-    /// until what is returned goes.
+    /// Stores the data of each volume in a directory below `dir`, which the driver bind-mounts. The
+    /// mounts last until the returned value is dropped.
     #[must_use]
     pub fn keep_data_in(&self, dir: &Path) -> Mounts {
         self.0.volumes.lock().data = Some(dir.to_owned());
         Mounts(self.clone())
     }
 
-    /// What is staged and published, and what the driver is at: for messages.
+    /// The staged and published volumes and the calls in progress, for error messages.
     pub fn left(&self) -> Vec<String> {
         self.0.volumes.lock().left()
     }
 
-    /// What no kubelet may ask a driver for, and one did: for messages.
+    /// The calls that no kubelet may make, for error messages.
     pub fn wrongs(&self) -> Vec<String> {
         self.0.volumes.lock().wrongs.clone()
     }
 
-    /// Whether the storage has a volume, which it has unless told otherwise. Of one that it
-    /// does not have, every call says so.
+    /// Sets whether a volume exists in the storage; by default all do. Every call for a volume that
+    /// does not exist fails with `NOT_FOUND`.
     pub fn set_existing(&self, volume: &str, exists: bool) {
         let deleted = &mut self.0.volumes.lock().deleted;
         if exists {
@@ -227,12 +225,12 @@ impl FakeCsi {
         }
     }
 
-    /// Nothing fails any more.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.0.faults.lock().clear();
     }
 
-    /// Every call that changes something, in order.
+    /// Every call that changes a volume, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.0.calls.lock().clone()
     }
@@ -242,12 +240,12 @@ impl FakeCsi {
         self.0.calls.lock().iter().map(Call::verb).collect()
     }
 
-    /// What the driver was told of its registration.
+    /// The registration statuses that the driver was notified of.
     pub fn registrations(&self) -> Vec<RegistrationStatus> {
         self.0.statuses.lock().clone()
     }
 
-    /// Records a call, and does what it is about, as far as nothing goes wrong.
+    /// Records a call and runs `work`, subject to the verb's fault.
     async fn answer<T: Default>(
         &self,
         call: Call,
@@ -297,7 +295,7 @@ impl FakeCsi {
         fault.map(|(_, fault)| fault.clone())
     }
 
-    /// Fails a call that changes nothing, when it is to fail.
+    /// Fails a read-only call if its verb has such a fault.
     fn check(&self, verb: &str) -> Result<(), Status> {
         match self.fault_of(verb) {
             Some(Fault::Fail(status)) => Err(status),
@@ -306,7 +304,7 @@ impl FakeCsi {
     }
 }
 
-/// The driver is at a call for a volume.
+/// A call in progress for a volume.
 struct Doing {
     driver: FakeCsi,
     call: Call,
@@ -340,7 +338,7 @@ impl Drop for Doing {
     }
 }
 
-/// Makes a block device by numbers that no driver of the kernel has.
+/// Creates a block device node whose numbers (240:0) no kernel driver has.
 fn make_device(path: &Path) -> io::Result<()> {
     if path.exists() {
         return Ok(());

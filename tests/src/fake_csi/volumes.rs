@@ -1,4 +1,4 @@
-//! What a driver has of its volumes on the node, and what it must not be asked for.
+//! The driver's state of its volumes on the node, and the calls that no kubelet may make.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,15 +8,15 @@ use std::{
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
-/// The volumes that the driver knows of.
+/// The volumes that the driver knows.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
     by_id: BTreeMap<String, Volume>,
-    /// Directory of the volumes' data, where there is some.
+    /// The directory of the volumes' data, if they have any.
     pub(super) data: Option<PathBuf>,
-    /// Ids of volumes that the storage does not have.
+    /// The ids of volumes that do not exist in the storage.
     pub(super) deleted: BTreeSet<String>,
-    /// What no kubelet may ask for, and one did.
+    /// The calls that no kubelet may make.
     pub(super) wrongs: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Volumes {
 struct Volume {
     staged: BTreeSet<PathBuf>,
     published: BTreeSet<PathBuf>,
-    /// The calls that the driver is at.
+    /// The calls in progress.
     busy: Vec<Busy>,
 }
 
@@ -32,13 +32,13 @@ struct Volume {
 struct Busy {
     verb: &'static str,
     path: String,
-    /// The kubelet gets no answer.
+    /// The call does not return to the kubelet.
     hangs: bool,
 }
 
 impl Volumes {
-    /// Begins a call. If the driver is still busy with another one, returns that call's verb.
-    /// Several pods may be given up together.
+    /// Begins a call. If the driver is still busy with another call, returns that call's verb.
+    /// Unpublish calls for different paths may run in parallel.
     pub(super) fn begin(
         &mut self,
         id: &str,
@@ -65,7 +65,7 @@ impl Volumes {
         Err(other)
     }
 
-    /// A call is not answered.
+    /// Marks a call as hanging.
     pub(super) fn hang(&mut self, id: &str, verb: &str, path: &str) {
         let busy = self.of(id).busy.iter_mut();
         for busy in busy.filter(|busy| busy.verb == verb && busy.path == path) {
@@ -107,7 +107,7 @@ impl Volumes {
         }
     }
 
-    /// Publishes a volume from where it is staged, when it is a staged one.
+    /// Publishes a volume from its staging path, if the driver stages.
     pub(super) fn publish(
         &mut self,
         id: &str,
@@ -148,14 +148,14 @@ impl Volumes {
         }
     }
 
-    /// Nothing is known any more of what a volume has at a path.
+    /// Drops the state of a volume at a path.
     pub(super) fn forget(&mut self, id: &str, path: &Path) {
         let volume = self.of(id);
         volume.staged.remove(path);
         volume.published.remove(path);
     }
 
-    /// Where volumes are staged or published, with what is done for them still.
+    /// Lists where volumes are staged or published, and the calls in progress.
     pub(super) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (id, volume) in &self.by_id {
@@ -172,7 +172,7 @@ impl Volumes {
         left
     }
 
-    /// Unmounts all of them, even those in use.
+    /// Unmounts all volumes, even those in use.
     pub(super) fn unmount(&self) {
         for volume in self.by_id.values() {
             for path in volume.published.iter().chain(&volume.staged) {

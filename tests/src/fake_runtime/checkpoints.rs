@@ -1,4 +1,4 @@
-//! Checkpoints of whole pods.
+//! Checkpoint and restore of whole pods.
 
 use cri_proto::runtime::v1 as cri;
 use tonic::Status;

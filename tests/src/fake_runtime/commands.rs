@@ -11,12 +11,12 @@ use tonic::Status;
 
 use super::{FakeRuntime, Inner, Verb, lives::Event};
 
-/// How often a command looks whether its container still runs.
+/// The interval at which a command checks that its container still runs.
 const LOOK: Duration = Duration::from_millis(100);
-/// Exit code of a command whose container ended.
+/// The exit code of a command whose container ended.
 const KILLED: i32 = 137;
 
-/// One that runs, until it is dropped.
+/// A running command; it ends when this is dropped.
 struct Command(Arc<Inner>);
 
 impl Command {
@@ -33,12 +33,12 @@ impl Drop for Command {
 }
 
 impl FakeRuntime {
-    /// How many commands of `ExecSync` run.
+    /// The number of `ExecSync` commands that are running.
     pub fn commands(&self) -> usize {
         self.0.commands.load(Ordering::Relaxed)
     }
 
-    /// Runs a command until it ends by itself, by its deadline or with its container.
+    /// Runs a command until it exits, its deadline passes or its container ends.
     pub(super) async fn run_command(
         &self,
         request: cri::ExecSyncRequest,
@@ -79,7 +79,7 @@ impl FakeRuntime {
         Ok(answer)
     }
 
-    /// Lets a command that nobody waits for any more run for so long.
+    /// Keeps a command running for `takes` longer, after its call has timed out.
     fn go_on(&self, command: Command, container: String, takes: Duration) {
         let this = self.clone();
         tokio::spawn(async move {
@@ -88,7 +88,7 @@ impl FakeRuntime {
         });
     }
 
-    /// Waits for so long; `false`: the container ended meanwhile.
+    /// Waits for `takes`. Returns `false` if the container ended meanwhile.
     async fn outlived_by(&self, container: &str, takes: Duration) -> bool {
         let end = Instant::now() + takes;
         while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! How the fake runtime is reached, and how who reaches it is cut off.
+//! Connections to the fake runtime, and how a test breaks them.
 
 use std::{io, path::Path};
 
@@ -12,13 +12,13 @@ use tonic::transport::{Channel, Endpoint, Server, server::Router};
 
 use super::FakeRuntime;
 
-/// Bytes in flight each way on an in-process connection.
+/// The buffer size of an in-process connection, in bytes per direction.
 const PIPE: usize = 64 * 1024;
-/// Largest message taken or given, as the kubelet's own limit.
+/// The maximum size of a message in either direction, equal to the kubelet's own limit.
 const MESSAGE: usize = 16 * 1024 * 1024;
 
 impl FakeRuntime {
-    /// A client channel over in-process pipes, connected when first used.
+    /// A client channel over in-process pipes. It connects on first use.
     pub fn channel(&self) -> Channel {
         let (dial, accepted) = mpsc::unbounded_channel::<io::Result<DuplexStream>>();
         let server = self
@@ -40,14 +40,13 @@ impl FakeRuntime {
         ))
     }
 
-    /// Breaks every in-process connection, as a runtime that is restarted: calls under way
-    /// fail where they are, and what they had done by then stays. The next call connects
-    /// again.
+    /// Breaks every in-process connection, as a restart of the runtime does: the calls in progress
+    /// fail, and the changes that they have made remain. The next call connects again.
     pub fn break_connections(&self) {
         self.0.broken.send_modify(|times| *times += 1);
     }
 
-    /// Serves on a unix socket until the returned task is dropped or aborted.
+    /// Serves on a unix socket until the returned value is dropped.
     pub fn serve(&self, socket: &Path) -> io::Result<Serving> {
         let listener = UnixListener::bind(socket)?;
         let server = self
@@ -66,15 +65,14 @@ impl FakeRuntime {
             .add_service(self.image_service())
     }
 
-    /// The runtime service, to be called without a transport and without a task
-    /// of its own.
+    /// The runtime service, for calls without a transport and without a task of its own.
     pub fn runtime_service(&self) -> RuntimeServiceServer<Self> {
         RuntimeServiceServer::new(self.clone())
             .max_decoding_message_size(MESSAGE)
             .max_encoding_message_size(MESSAGE)
     }
 
-    /// The image service, as [`Self::runtime_service`].
+    /// The image service, like [`Self::runtime_service`].
     pub fn image_service(&self) -> ImageServiceServer<Self> {
         ImageServiceServer::new(self.clone())
             .max_decoding_message_size(MESSAGE)
@@ -82,20 +80,20 @@ impl FakeRuntime {
     }
 }
 
-/// Carries a connection until either end closes it or all are broken.
+/// Relays a connection until either end closes it or all connections are broken.
 async fn relay(
     mut near: DuplexStream,
     mut far: DuplexStream,
     mut broken: tokio::sync::watch::Receiver<u32>,
 ) {
     tokio::select! {
-        // How a connection ended is seen at its ends.
+        // The two ends see any error themselves.
         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
         _ = broken.changed() => {}
     }
 }
 
-/// A server of the fake runtime; dropped, it stops.
+/// A server of the fake runtime. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Serving(JoinHandle<()>);
 

@@ -1,4 +1,4 @@
-//! From the fake runtime's world to CRI messages, and CRI filters applied to it.
+//! Conversion of the fake runtime's state to CRI messages, and the filters of CRI.
 
 use std::collections::BTreeMap;
 
@@ -113,9 +113,8 @@ pub(super) fn container_status(container: &Container, world: &World) -> cri::Con
     }
 }
 
-/// What a container's status calls its image and what it resolved to, as containerd's does:
-/// the first tag and the first digest that the image has now, whatever the container was made
-/// with.
+/// The image name and the resolved image in a container's status. They are, as in containerd, the
+/// first tag and the first digest that the image has now, whatever the container was created with.
 fn image_names(container: &Container, world: &World) -> (cri::ImageSpec, String) {
     let image = world.images.get(&container.image_id);
     let tag = image.and_then(|image| image.repo_tags.first());
@@ -131,8 +130,7 @@ fn image_names(container: &Container, world: &World) -> (cri::ImageSpec, String)
     (spec, resolved.clone())
 }
 
-/// The user that the container was made for; none when that was left to its
-/// image.
+/// The user in the container's config; `None` if the config leaves it to the image.
 fn container_user(config: &cri::ContainerConfig) -> Option<cri::ContainerUser> {
     let context = config.linux.as_ref()?.security_context.as_ref()?;
     let uid = context.run_as_user.as_ref()?.value;
@@ -246,7 +244,7 @@ pub(super) fn sandbox_metrics(sandbox: &Sandbox, world: &World) -> cri::PodSandb
     }
 }
 
-/// The one metric that the fake runtime has.
+/// The only metric that the fake runtime reports.
 pub(super) const METRIC: &str = "container_memory_working_set_bytes";
 
 pub(super) fn sandbox_matches(sandbox: &Sandbox, filter: &cri::PodSandboxFilter) -> bool {

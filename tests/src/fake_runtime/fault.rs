@@ -1,4 +1,4 @@
-//! Faults that a test puts in the way of a verb.
+//! Faults that a test injects into the calls of a verb.
 
 use std::{collections::HashMap, fmt, future::pending, sync::Arc, time::Duration};
 
@@ -67,49 +67,48 @@ verbs!(
     ImageFsInfo,
 );
 
-/// What happens to a call instead of, or before, what it asks for.
+/// A fault of a call.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The call fails with this status and does nothing.
+    /// The call fails with this status and has no effect.
     Error(Status),
-    /// The call does what it was asked, and its answer is lost: the caller sees
-    /// this status.
+    /// The call takes effect, but its response is lost: the caller gets this status.
     ErrorAfter(Status),
-    /// The call is served after this long.
+    /// The call is served after this delay.
     Delay(Duration),
-    /// The call never answers and does nothing.
+    /// The call never returns and has no effect.
     Hang,
-    /// The call does what it was asked, and never answers.
+    /// The call takes effect, but never returns.
     HangAfter,
 }
 
-/// How many calls a fault meets.
+/// The number of calls that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// The next call.
     Once,
-    /// The next so many calls.
+    /// The next `n` calls.
     N(usize),
     /// Every call until the faults are cleared.
     Always,
 }
 
-/// Faults that come by chance: what meets the next call of a verb.
+/// A source of random faults: returns the fault of the next call of a verb.
 pub type Chance = dyn Fn(Verb) -> Option<Fault> + Send + Sync;
 
-/// What becomes of an answer whose call is served.
+/// What happens to the response of a call that was served.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// It reaches the caller.
+    /// The caller gets it.
     Given,
-    /// The caller sees this instead.
+    /// The caller gets this status instead.
     Lost(Status),
-    /// The caller sees nothing.
+    /// The caller gets no response.
     Withheld,
 }
 
 impl Answer {
-    /// What the caller sees of `served`.
+    /// Turns `served` into what the caller gets.
     pub(super) async fn to<T>(self, served: Result<T, Status>) -> Result<T, Status> {
         match self {
             Self::Given => served,
@@ -119,7 +118,7 @@ impl Answer {
     }
 }
 
-/// Faults and call counts by verb.
+/// The faults and call counts by verb.
 #[derive(Default)]
 pub(super) struct Faults {
     table: Mutex<HashMap<Verb, Vec<(Fault, Times)>>>,
@@ -155,8 +154,8 @@ impl Faults {
         self.calls.lock().get(&verb).copied().unwrap_or_default()
     }
 
-    /// Counts the call and lets it meet its fault; says what is to become of the
-    /// answer once the call is served.
+    /// Counts the call and applies its fault. Returns what to do with the response once the call is
+    /// served.
     pub(super) async fn meet(&self, verb: Verb) -> Result<Answer, Status> {
         *self.calls.lock().entry(verb).or_default() += 1;
         let chance = self.chance.lock().clone();

@@ -1,10 +1,11 @@
-//! Names of images, as real runtimes keep them: whole, and with a tag or a digest.
+//! Normalised image names, as real runtimes store them: with registry, full path, and tag or
+//! digest.
 
-/// The registry of names that say none.
+/// The registry of names that give none.
 const REGISTRY: &str = "docker.io";
 
-/// A name with its registry, its whole path, and its digest or else its tag. What is no name
-/// but an id stays as it is.
+/// Adds the registry, the full path and the tag to a name; a digest replaces the tag. An image id
+/// stays as it is.
 pub(super) fn normalised(name: &str) -> String {
     if name.starts_with("sha256:") {
         return name.to_owned();
@@ -38,7 +39,7 @@ pub(super) fn normalised(name: &str) -> String {
     }
 }
 
-/// What a pull of a tag resolves to: its repository and a digest made of `id`.
+/// What the pull of a tag resolves to: its repository and a digest derived from `id`.
 pub(super) fn resolved(normalised: &str, id: &str) -> String {
     if normalised.contains('@') {
         return normalised.to_owned();

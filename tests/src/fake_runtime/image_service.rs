@@ -1,4 +1,4 @@
-//! `ImageService` of the fake runtime.
+//! The fake runtime's `ImageService`.
 
 use std::pin::Pin;
 
@@ -90,8 +90,8 @@ impl ImageService for FakeRuntime {
         let name = reference(request.into_inner().image)?;
         self.call(Verb::RemoveImage, |world| {
             if let Some(id) = world.image(&name).map(|image| image.id.clone()) {
-                // CRI leaves it open. This is what CRI-O and Docker say; containerd takes the
-                // names away and keeps what containers need.
+                // CRI does not specify this. CRI-O and Docker fail like this; containerd removes
+                // the names and keeps the content that containers need.
                 if let Some(user) = world.containers.values().find(|c| c.image_id == id) {
                     let message = format!("image {id} is used by container {}", user.id);
                     return Err(Status::failed_precondition(message));

@@ -1,4 +1,4 @@
-//! Lists that answer as of a moment ago, while statuses are current.
+//! Lists that lag behind, while statuses are current.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,17 +14,17 @@ use super::{
     world::World,
 };
 
-/// Between two looks at the world.
+/// The interval between two snapshots.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What there was a moment ago.
+/// The snapshots that lagging lists are served from.
 #[derive(Debug)]
 pub(super) struct Lag {
     by: Duration,
     seen: VecDeque<(Instant, Seen)>,
 }
 
-/// What there was at one look.
+/// A snapshot of the sandboxes and containers.
 #[derive(Debug)]
 struct Seen {
     sandboxes: BTreeMap<String, Sandbox>,
@@ -32,19 +32,19 @@ struct Seen {
 }
 
 impl World {
-    /// The sandboxes that lists tell of.
+    /// The sandboxes that the list verbs report.
     pub(super) fn listed_sandboxes(&self) -> &BTreeMap<String, Sandbox> {
         let seen = self.lag.as_ref().and_then(Lag::told);
         seen.map_or(&self.sandboxes, |seen| &seen.sandboxes)
     }
 
-    /// The containers that lists tell of.
+    /// The containers that the list verbs report.
     pub(super) fn listed_containers(&self) -> &BTreeMap<String, Container> {
         let seen = self.lag.as_ref().and_then(Lag::told);
         seen.map_or(&self.containers, |seen| &seen.containers)
     }
 
-    /// `false`: lists do not lag any more.
+    /// Takes a snapshot. Returns `false` if lists no longer lag.
     fn look(&mut self) -> bool {
         let seen = Seen {
             sandboxes: self.sandboxes.clone(),
@@ -55,7 +55,7 @@ impl World {
         };
         let now = Instant::now();
         lag.seen.push_back((now, seen));
-        // The newest that is old enough is what is told.
+        // Keep the newest snapshot that is at least `by` old, and those after it.
         while lag.seen.get(1).is_some_and(|(at, _)| *at + lag.by <= now) {
             lag.seen.pop_front();
         }
@@ -70,8 +70,8 @@ impl Lag {
 }
 
 impl FakeRuntime {
-    /// Lets lists of sandboxes and containers answer as of so long ago, or as of now
-    /// again. Statuses are current.
+    /// Makes the lists of sandboxes and containers lag behind by this long; zero makes them current
+    /// again. Statuses are always current.
     pub fn lag_lists(&self, by: Duration) {
         let mut world = self.0.world.lock();
         let looks_already = world.lag.is_some();

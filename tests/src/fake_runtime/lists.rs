@@ -1,4 +1,4 @@
-//! What the fake runtime's list verbs answer, whole or in parts.
+//! The responses of the list verbs, in one message or as a stream.
 
 use std::pin::Pin;
 
@@ -11,7 +11,8 @@ use super::{
     world::World,
 };
 
-/// Items in one message of a list stream: few, so that a test sees several.
+/// The number of items in a message of a list stream. It is small, so that tests get several
+/// messages.
 pub(super) const PART: usize = 8;
 
 pub(super) type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

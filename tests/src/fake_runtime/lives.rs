@@ -1,72 +1,72 @@
-//! What happened to each container, from its creation on, kept beyond its removal.
+//! The history of each container, kept after its removal.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// All that happened to one container.
+/// The history of a container.
 #[derive(Clone, Debug)]
 pub struct Life {
     /// Its id.
     pub id: String,
-    /// UID of its pod.
+    /// The UID of its pod.
     pub pod_uid: String,
-    /// The sandbox it lived in.
+    /// The id of its sandbox.
     pub sandbox_id: String,
     /// Its name in the pod spec.
     pub name: String,
     /// Its attempt.
     pub attempt: u32,
-    /// Its image as the pod's spec names it.
+    /// Its image as the pod spec names it.
     pub image: String,
-    /// What happened, in order.
+    /// Its events, in order.
     pub events: Vec<(Instant, Event)>,
 }
 
-/// What can happen to a container.
+/// An event of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It was created.
+    /// The container was created.
     Created,
-    /// Who asked for its creation got the answer.
+    /// The `CreateContainer` call returned its id to the caller.
     Told,
-    /// It is to start; the call may meet a fault.
+    /// `StartContainer` was called; the call may have failed.
     StartAsked,
-    /// It runs.
+    /// The container started.
     Started,
-    /// It is to end within this time; the call may meet a fault.
+    /// `StopContainer` was called with this timeout; the call may have failed.
     StopAsked(Duration),
-    /// It ended, with this code.
+    /// The container exited with this code.
     Ended(End, i32),
-    /// It is gone.
+    /// The container was removed.
     Removed,
-    /// A command is to run in it; the call may meet a fault.
+    /// `ExecSync` was called with this command; the call may have failed.
     CommandAsked(Vec<String>),
-    /// A command was run in it, and came to this exit code.
+    /// A command ran and exited with this code.
     CommandEnded(Vec<String>, i32),
 }
 
-/// What ends a container.
+/// What ended a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The process itself, or the test that plays the machine.
+    /// The process itself, or the test acting as the machine.
     Itself,
-    /// A stop of it: at its own time, or by force when that was over.
+    /// `StopContainer`: within the timeout, or by SIGKILL after it.
     Stop,
-    /// A stop or removal of its sandbox, by force and at once.
+    /// The stop or removal of its sandbox, by SIGKILL and at once.
     SandboxStop,
-    /// Its removal, by force and at once.
+    /// `RemoveContainer`, by SIGKILL and at once.
     Removal,
 }
 
 impl Life {
-    /// When it was started, if it was.
+    /// The time at which it started, if it did.
     pub fn started(&self) -> Option<Instant> {
         let mut starts = self.events.iter();
         starts.find_map(|(at, event)| (*event == Event::Started).then_some(*at))
     }
 
-    /// When, by what and with which code it ended, if it ran and did.
+    /// When, why and with which exit code it ended, if it did.
     pub fn ended(&self) -> Option<(Instant, End, i32)> {
         self.events.iter().find_map(|(at, event)| match event {
             Event::Ended(end, code) => Some((*at, *end, *code)),
@@ -74,13 +74,13 @@ impl Life {
         })
     }
 
-    /// Whether it ran at `at`. In the moments of its start and of its end it did.
+    /// Whether it was running at `at`, including the instants of its start and end.
     pub fn ran_at(&self, at: Instant) -> bool {
         self.started().is_some_and(|started| started <= at)
             && self.ended().is_none_or(|(ended, ..)| ended >= at)
     }
 
-    /// When it was to be stopped, and within which time.
+    /// When `StopContainer` was called, and with which timeout.
     pub fn stops(&self) -> impl Iterator<Item = (Instant, Duration)> {
         self.events.iter().filter_map(|(at, event)| match event {
             Event::StopAsked(timeout) => Some((*at, *timeout)),
@@ -88,13 +88,13 @@ impl Life {
         })
     }
 
-    /// Whether something happened to it.
+    /// Whether this event happened.
     pub fn has(&self, event: &Event) -> bool {
         self.events.iter().any(|(_, happened)| happened == event)
     }
 }
 
-/// The lives of all containers, the oldest first.
+/// The histories of all containers, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     all: Vec<Life>,
@@ -109,7 +109,7 @@ impl Lives {
         self.note(&id, Event::Created);
     }
 
-    /// Something happened to a container just now.
+    /// Records an event of a container.
     pub(super) fn note(&mut self, id: &str, event: Event) {
         if let Some(index) = self.by_id.get(id) {
             self.all[*index].events.push((Instant::now(), event));

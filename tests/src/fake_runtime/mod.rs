@@ -1,8 +1,8 @@
-//! A CRI v1 runtime in memory: every verb of `RuntimeService` and
-//! `ImageService`, with errors, delays, hangs and exits at a test's will.
+//! A CRI v1 runtime in memory. It implements every verb of `RuntimeService` and `ImageService`;
+//! tests can inject errors, delays, hangs and container exits.
 //!
-//! It is served over an in-process transport, so that a kubelet's tests run on
-//! tokio's paused time, or over a unix socket for tests across processes.
+//! It is served over an in-process transport, so that tests of the kubelet can run on tokio's
+//! paused time, or over a unix socket for tests across processes.
 
 mod checkpoints;
 mod commands;
@@ -35,10 +35,10 @@ pub use fault::{Chance, Fault, Times, Verb};
 pub use lives::{End, Event, Life};
 pub use objects::{Behaviour, Container, Exec, Sandbox, Usage};
 
-/// What `ExecSync` answers in the fake runtime.
+/// A function that answers `ExecSync`.
 pub type ExecHandler = dyn Fn(&Container, &[String]) -> cri::ExecSyncResponse + Send + Sync;
 
-/// The fake runtime. Clones share one world.
+/// The fake runtime. Clones share their state.
 #[derive(Clone)]
 pub struct FakeRuntime(Arc<Inner>);
 
@@ -46,10 +46,10 @@ struct Inner {
     world: Mutex<World>,
     faults: fault::Faults,
     exec: Mutex<Arc<ExecHandler>>,
-    /// How many commands of `ExecSync` run.
+    /// The number of `ExecSync` commands that are running.
     commands: AtomicUsize,
     streaming_url: Mutex<Option<String>>,
-    /// How often all connections were broken.
+    /// The number of times that all connections were broken.
     broken: watch::Sender<u32>,
 }
 
@@ -62,14 +62,14 @@ impl Default for FakeRuntime {
 }
 
 impl FakeRuntime {
-    /// A runtime without sandboxes, containers or images. Must be made inside a
-    /// tokio runtime, whose clock it lives by.
+    /// A runtime without sandboxes, containers or images. It uses tokio's clock, so it must be
+    /// created inside a tokio runtime.
     pub fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         Self::at(since_epoch.unwrap_or_default())
     }
 
-    /// [`Self::new`] whose clock begins this long after the epoch.
+    /// [`Self::new`] with a clock that starts this long after the epoch.
     pub fn at(since_epoch: Duration) -> Self {
         Self(Arc::new(Inner {
             world: Mutex::new(World::new(since_epoch)),
@@ -83,38 +83,37 @@ impl FakeRuntime {
 
     // === faults ===
 
-    /// Puts a fault in the way of a verb. Faults of one verb are met in the order
-    /// in which they were added.
+    /// Injects a fault into the calls of a verb. The faults of a verb apply in the order in which
+    /// they were added.
     pub fn fault(&self, verb: Verb, fault: Fault, times: Times) {
         self.0.faults.add(verb, fault, times);
     }
 
-    /// Puts the same fault in the way of every verb, as a runtime that is away.
+    /// Injects the same fault into every verb, like a runtime that is down.
     pub fn fault_all(&self, fault: &Fault, times: Times) {
         for verb in Verb::ALL {
             self.0.faults.add(*verb, fault.clone(), times);
         }
     }
 
-    /// Asks `chance` what meets each call that meets no other fault.
+    /// Calls `chance` for the fault of each call that has no other fault.
     pub fn faults_by_chance(&self, chance: impl Fn(Verb) -> Option<Fault> + Send + Sync + 'static) {
         self.0.faults.by_chance(Arc::new(chance));
     }
 
-    /// Takes all faults away. Calls that hang go on hanging.
+    /// Removes all faults. Calls that hang keep hanging.
     pub fn clear_faults(&self) {
         self.0.faults.clear();
     }
 
-    /// How often a verb was called, faults included.
+    /// The number of calls of a verb, including those that failed by a fault.
     pub fn calls(&self, verb: Verb) -> usize {
         self.0.faults.calls(verb)
     }
 
-    // === the world ===
+    // === state ===
 
-    /// Whether a condition of the runtime's own state holds: `RuntimeReady` or
-    /// `NetworkReady`.
+    /// Sets a condition of the runtime's status: `RuntimeReady` or `NetworkReady`.
     pub fn set_ready(&self, condition: &str, ready: bool) {
         let unready = &mut self.0.world.lock().unready;
         if ready {
@@ -124,14 +123,14 @@ impl FakeRuntime {
         }
     }
 
-    /// Puts an image on the node; returns its id. A pull finds it too.
+    /// Puts an image on the node and makes it pullable. Returns its id.
     pub fn add_image(&self, reference: &str) -> String {
         let mut world = self.0.world.lock();
         world.pullable.insert(image_names::normalised(reference));
         world.add_image(reference)
     }
 
-    /// Gives an image on the node the user that it runs as.
+    /// Sets the user of an image on the node.
     pub fn set_image_user(&self, id: &str, uid: Option<i64>, username: &str) {
         if let Some(image) = self.0.world.lock().images.get_mut(id) {
             image.uid = uid.map(|value| cri::Int64Value { value });
@@ -145,14 +144,14 @@ impl FakeRuntime {
         self.0.world.lock().pullable.insert(name);
     }
 
-    /// Makes a reference pullable for one user of its registry alone.
+    /// Makes a reference pullable for a single registry user.
     pub fn add_private_image(&self, reference: &str, user: &str) {
         self.add_pullable_image(reference);
         let private = &mut self.0.world.lock().private;
         private.insert(image_names::normalised(reference), user.to_owned());
     }
 
-    /// Every pull that got past its faults, in order.
+    /// Every pull that no fault prevented, in order.
     pub fn pulls(&self) -> Vec<cri::PullImageRequest> {
         self.0.world.lock().pulls.clone()
     }
@@ -183,14 +182,14 @@ impl FakeRuntime {
         all
     }
 
-    /// Ends a running container, named by id or by its name in the pod spec
-    /// (then every running one of that name). Returns how many ended.
+    /// Ends a running container, given by its id, or all running containers with this name in the
+    /// pod spec. Returns how many ended.
     pub fn exit_container(&self, id_or_name: &str, code: i32) -> usize {
         let reason = if code == 0 { "Completed" } else { "Error" };
         self.exit_container_because(id_or_name, code, reason)
     }
 
-    /// [`Self::exit_container`] with the reason that its status gives.
+    /// [`Self::exit_container`] with this reason in the container's status.
     pub fn exit_container_because(&self, id_or_name: &str, code: i32, reason: &str) -> usize {
         let mut world = self.0.world.lock();
         let ended: Vec<String> = world
@@ -206,7 +205,7 @@ impl FakeRuntime {
         ended.len()
     }
 
-    /// Ends everything that runs, sandboxes included, as a reboot does.
+    /// Ends all containers and sandboxes, as a reboot does.
     pub fn reboot(&self) {
         let mut world = self.0.world.lock();
         let ids: Vec<String> = world.sandboxes.keys().cloned().collect();
@@ -215,13 +214,13 @@ impl FakeRuntime {
         }
     }
 
-    /// Ends a sandbox and what runs in it, as when its first process is killed.
+    /// Ends a sandbox and its containers, as when its init process is killed.
     pub fn exit_sandbox(&self, id: &str) {
         self.0.world.lock().stop_sandbox(id, End::Itself);
     }
 
-    /// Runs a sandbox of a pod as somebody other than a kubelet does: nothing
-    /// but its metadata names the pod.
+    /// Runs a sandbox of a pod as a client other than a kubelet does: only its metadata identifies
+    /// the pod.
     pub fn add_sandbox_of(&self, name: &str, uid: &str) {
         let config = cri::PodSandboxConfig {
             metadata: Some(cri::PodSandboxMetadata {
@@ -232,21 +231,21 @@ impl FakeRuntime {
             }),
             ..cri::PodSandboxConfig::default()
         };
-        // Fails for a sandbox that is there already, which is as well.
+        // The only error is that the sandbox already exists.
         let _ = self.0.world.lock().run_sandbox(config, String::new());
     }
 
-    /// Ends every stream of events; a new one may be asked for.
+    /// Ends every event stream. Clients can open a new one.
     pub fn break_events(&self) {
         self.0.world.lock().break_events();
     }
 
-    /// Lets nothing that happens be told as an event, or everything again.
+    /// Suppresses all events, or delivers them again.
     pub fn mute_events(&self, is_mute: bool) {
         self.0.world.lock().is_mute = is_mute;
     }
 
-    /// Ends the sandboxes of a pod and what runs in them. Returns how many ended.
+    /// Ends the sandboxes of a pod and their containers. Returns how many sandboxes ended.
     pub fn exit_sandboxes_of(&self, pod_uid: &str) -> usize {
         let mut world = self.0.world.lock();
         let ready = world.sandboxes.values().filter(|sandbox| {
@@ -259,13 +258,12 @@ impl FakeRuntime {
         ready.len()
     }
 
-    /// The starts so far at which a container of the same pod and name was running
-    /// already.
+    /// The starts at which another container of the same pod and name was already running.
     pub fn started_twice(&self) -> Vec<String> {
         self.0.world.lock().started_twice.clone()
     }
 
-    /// How many containers of a pod and name were ever created.
+    /// The number of containers of a pod and name that were ever created.
     pub fn creations(&self, pod_uid: &str, name: &str) -> u32 {
         let world = self.0.world.lock();
         let lives = world.lives.all().iter();
@@ -273,7 +271,7 @@ impl FakeRuntime {
         u32::try_from(created.count()).unwrap_or(u32::MAX)
     }
 
-    /// What happened to every container there ever was, the oldest first.
+    /// The history of every container ever created, oldest first.
     pub fn lives(&self) -> Vec<Life> {
         self.0.world.lock().lives.all().to_vec()
     }
@@ -282,8 +280,8 @@ impl FakeRuntime {
         self.0.world.lock().lives.note(container, event);
     }
 
-    /// How containers of a name behave: in `exec` and stops at once, otherwise from
-    /// their next start on.
+    /// Sets how containers of a name behave. It applies to `ExecSync` and stops at once, otherwise
+    /// from the next start on.
     pub fn behave(&self, container: &str, behaviour: Behaviour) {
         self.0
             .world
@@ -292,15 +290,14 @@ impl FakeRuntime {
             .insert(container.to_owned(), behaviour);
     }
 
-    /// What stats verbs report of a container.
+    /// Sets the usage that the stats verbs report for a container.
     pub fn set_usage(&self, id: &str, usage: Usage) {
         if let Ok(container) = self.0.world.lock().container_mut(id) {
             container.usage = usage;
         }
     }
 
-    /// Answers `ExecSync` with `handler`; without one every command succeeds and
-    /// prints nothing.
+    /// Answers `ExecSync` with `handler`. By default every command succeeds and prints nothing.
     pub fn on_exec<F>(&self, handler: F)
     where
         F: Fn(&Container, &[String]) -> cri::ExecSyncResponse + Send + Sync + 'static,
@@ -308,19 +305,20 @@ impl FakeRuntime {
         *self.0.exec.lock() = Arc::new(handler);
     }
 
-    /// The base URL of the streaming server that `Exec`, `Attach` and
-    /// `PortForward` hand out; they fail without one.
+    /// Sets the base URL of the streaming server for `Exec`, `Attach` and `PortForward`, which fail
+    /// without one.
     pub fn set_streaming_url(&self, url: &str) {
         *self.0.streaming_url.lock() = Some(url.to_owned());
     }
 
-    /// Whether sandboxes get an IPv6 address beside that of IPv4; not at first.
+    /// Sets whether sandboxes get an IPv6 address besides the IPv4 address; by default they do not.
     pub fn set_dual_stack(&self, dual_stack: bool) {
         self.0.world.lock().dual_stack = dual_stack;
     }
 
-    /// Lets the runtime lose sight of a running container, named by id or by its name in the
-    /// pod spec: it runs on, in state unknown, until it is stopped. Returns how many.
+    /// Puts running containers, given by id or by their name in the pod spec, in state unknown, as
+    /// when the runtime has lost its connection to them. They run on until they are stopped.
+    /// Returns how many.
     pub fn lose_sight_of(&self, id_or_name: &str) -> usize {
         let mut world = self.0.world.lock();
         let mut lost = 0;
@@ -334,23 +332,22 @@ impl FakeRuntime {
         lost
     }
 
-    /// Whether `Status` says that sandboxes may have user namespaces; not at first.
+    /// Sets whether `Status` reports support for user namespaces; off by default.
     pub fn set_user_namespaces(&self, supported: bool) {
         self.0.world.lock().user_namespaces = supported;
     }
 
-    /// Whether `Status` says that the runtime has policies of supplemental groups; not at
-    /// first.
+    /// Sets whether `Status` reports support for supplemental groups policies; off by default.
     pub fn set_group_policies(&self, supported: bool) {
         self.0.world.lock().group_policies = supported;
     }
 
-    /// The pod CIDR that `UpdateRuntimeConfig` last set.
+    /// The pod CIDR that the last `UpdateRuntimeConfig` set.
     pub fn pod_cidr(&self) -> String {
         self.0.world.lock().pod_cidr.clone()
     }
 
-    /// Runs `serve` on the world when the verb's fault, if any, lets it.
+    /// Runs `serve` on the state, subject to the verb's fault.
     async fn call<T>(
         &self,
         verb: Verb,
@@ -361,8 +358,7 @@ impl FakeRuntime {
         answer.to(served).await.map(tonic::Response::new)
     }
 
-    /// Stops a container: waits for as long as it takes to end, and kills it
-    /// after `timeout`.
+    /// Stops a container: waits until it ends, and kills it after `timeout`.
     async fn stop(&self, id: &str, timeout: Duration) {
         let behaviour = {
             let world = self.0.world.lock();
@@ -380,7 +376,7 @@ impl FakeRuntime {
         self.0.world.lock().exit(id, End::Stop, code);
     }
 
-    /// Lets a started container end by itself when it is to.
+    /// Ends a started container by itself if its behaviour says so.
     fn run_behaviour(&self, id: String, attempt: u32, behaviour: &Behaviour) {
         let Some((after, mut code)) = behaviour.exits_after else {
             return;

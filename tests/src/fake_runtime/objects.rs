@@ -1,4 +1,4 @@
-//! What the world of the fake runtime is made of.
+//! The objects in the fake runtime's state.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use cri_proto::runtime::v1 as cri;
 pub struct Sandbox {
     /// Its id: 64 hexadecimal digits.
     pub id: String,
-    /// What it was made with.
+    /// The config of `RunPodSandbox`.
     pub config: cri::PodSandboxConfig,
-    /// The handler it was made with.
+    /// The runtime handler of `RunPodSandbox`.
     pub runtime_handler: String,
-    /// Whether it runs.
+    /// Ready or not ready.
     pub state: cri::PodSandboxState,
-    /// Nanoseconds since the epoch.
+    /// In nanoseconds since the epoch.
     pub created_at: i64,
     /// Empty on the host network.
     pub ip: String,
-    /// Of the other family; empty unless the runtime has both.
+    /// The IPv6 address; empty unless the runtime is dual-stack.
     pub second_ip: String,
 }
 
 impl Sandbox {
-    /// UID of its pod.
+    /// The UID of its pod.
     pub fn pod_uid(&self) -> &str {
         self.config.metadata.as_ref().map_or("", |m| &m.uid)
     }
@@ -35,27 +35,27 @@ impl Sandbox {
 pub struct Container {
     /// Its id: 64 hexadecimal digits.
     pub id: String,
-    /// The sandbox it lives in.
+    /// The id of its sandbox.
     pub sandbox_id: String,
-    /// What it was made with.
+    /// The config of `CreateContainer`.
     pub config: cri::ContainerConfig,
-    /// Where it is in its life.
+    /// Its actual state; the runtime may report another one.
     pub state: cri::ContainerState,
-    /// Nanoseconds since the epoch.
+    /// In nanoseconds since the epoch.
     pub created_at: i64,
-    /// Nanoseconds since the epoch; 0 before the start.
+    /// In nanoseconds since the epoch; 0 before the start.
     pub started_at: i64,
-    /// Nanoseconds since the epoch; 0 before the exit.
+    /// In nanoseconds since the epoch; 0 before the exit.
     pub finished_at: i64,
-    /// Meaningful once it has exited.
+    /// Valid once it has exited.
     pub exit_code: i32,
-    /// `Completed`, `Error`, `OOMKilled`, once it has exited.
+    /// `Completed`, `Error` or `OOMKilled`, once it has exited.
     pub reason: String,
-    /// Id of its image.
+    /// The id of its image.
     pub image_id: String,
-    /// What stats verbs report.
+    /// The usage that the stats verbs report.
     pub usage: Usage,
-    /// Whether the runtime has lost sight of it.
+    /// Whether the runtime reports its state as unknown while it runs.
     pub is_lost: bool,
 }
 
@@ -65,12 +65,12 @@ impl Container {
         self.config.metadata.as_ref().map_or("", |m| &m.name)
     }
 
-    /// Whether it runs, as far as the machine knows.
+    /// Whether it is actually running, whatever state the runtime reports.
     pub fn runs(&self) -> bool {
         self.state == cri::ContainerState::ContainerRunning
     }
 
-    /// Its state, as far as the runtime knows.
+    /// The state that the runtime reports.
     pub fn told_state(&self) -> cri::ContainerState {
         if self.is_lost && self.runs() {
             cri::ContainerState::ContainerUnknown
@@ -79,13 +79,13 @@ impl Container {
         }
     }
 
-    /// Its attempt: how often a container of this name was made before.
+    /// Its attempt: the number of earlier containers with this name.
     pub fn attempt(&self) -> u32 {
         self.config.metadata.as_ref().map_or(0, |m| m.attempt)
     }
 }
 
-/// Resource usage of a container.
+/// The resource usage of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time in nanoseconds.
@@ -94,34 +94,34 @@ pub struct Usage {
     pub memory_bytes: u64,
 }
 
-/// How containers of one name behave.
+/// The behaviour of the containers of a name.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
     /// They exit by themselves this long after the start, with this code.
     pub exits_after: Option<(Duration, i32)>,
-    /// How long they take to end after the stop signal; `None`: they ignore it.
+    /// The time that they take to end after the stop signal. `None`: they ignore it.
     pub stops_after: Option<Duration>,
-    /// What commands come to in them; `None`: the runtime's handler answers.
+    /// The result of commands in them. `None`: the runtime's handler answers.
     pub exec: Option<Exec>,
-    /// Their first so many attempts exit with code 1 instead.
+    /// The number of first attempts that exit with code 1 instead.
     pub fails_first: u32,
 }
 
-/// What a command comes to.
+/// The result of a command.
 #[derive(Clone, Debug, Default)]
 pub struct Exec {
     /// Its exit code.
     pub code: i32,
-    /// What it prints.
+    /// Its output.
     pub output: String,
-    /// How long it takes.
+    /// Its duration.
     pub takes: Duration,
-    /// Whether its deadline ends the call alone, as with Docker, and not the command.
+    /// Whether the deadline ends only the call and the command runs on, as with Docker.
     pub outlives_deadline: bool,
 }
 
 impl Default for Behaviour {
-    /// Runs until stopped, and stops at once.
+    /// The container runs until stopped, and stops at once.
     fn default() -> Self {
         Self {
             exits_after: None,

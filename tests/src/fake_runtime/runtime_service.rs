@@ -1,4 +1,4 @@
-//! `RuntimeService` of the fake runtime.
+//! The fake runtime's `RuntimeService`.
 
 use std::time::Duration;
 
@@ -557,7 +557,7 @@ impl RuntimeService for FakeRuntime {
     }
 }
 
-// === what several verbs share ===
+// === shared by several verbs ===
 
 fn sandbox<'a>(world: &'a World, id: &str) -> Result<&'a super::Sandbox, Status> {
     world

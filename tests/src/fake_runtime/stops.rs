@@ -1,14 +1,14 @@
-//! What a stop signal does, whatever becomes of the call that sent it.
+//! The effect of a stop signal, whatever happens to the call that sent it.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{FakeRuntime, lives::End};
 
-/// Exit code of what the signal ended.
+/// The exit code after SIGTERM.
 const TERMINATED: i32 = 143;
 
 impl FakeRuntime {
-    /// Lets a container end that heeds the signal, even when nobody waits for it any more.
+    /// Ends a container that handles the signal, even if the call has been given up.
     pub(super) fn signal(&self, id: &str, stops_after: Option<Duration>) {
         let Some(takes) = stops_after else {
             return;

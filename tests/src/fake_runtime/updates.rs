@@ -1,8 +1,8 @@
-//! Updates of resources. A field that is 0 or empty leaves the present value.
+//! Resource updates. A field that is 0 or empty keeps its current value.
 
 use cri_proto::runtime::v1::LinuxContainerResources;
 
-/// Takes what `update` says over into `now`.
+/// Applies `update` to `now`.
 pub(super) fn update(now: &mut LinuxContainerResources, update: LinuxContainerResources) {
     let numbers = [
         (&mut now.cpu_period, update.cpu_period),

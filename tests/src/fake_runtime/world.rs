@@ -1,5 +1,5 @@
-//! The world of the fake runtime: sandboxes, containers and images in memory,
-//! and the rules by which they change.
+//! The state of the fake runtime: sandboxes, containers and images in memory, and their
+//! transitions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,41 +15,41 @@ use super::{
     objects::{Behaviour, Container, Sandbox, Usage},
 };
 
-/// Events that a listener may fall behind before it is cut off.
+/// The number of events that a listener may lag behind before its stream fails.
 const EVENT_BACKLOG: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) sandboxes: BTreeMap<String, Sandbox>,
     pub(super) containers: BTreeMap<String, Container>,
-    /// Images on the node, by id.
+    /// The images on the node by id.
     pub(super) images: BTreeMap<String, cri::Image>,
-    /// References that a pull finds.
+    /// The references that can be pulled.
     pub(super) pullable: BTreeSet<String>,
-    /// The users who alone may pull a reference.
+    /// The only user that may pull a reference.
     pub(super) private: BTreeMap<String, String>,
     pub(super) pulls: Vec<cri::PullImageRequest>,
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
-    /// Conditions that do not hold: `RuntimeReady` or `NetworkReady`.
+    /// The conditions that are false: `RuntimeReady` or `NetworkReady`.
     pub(super) unready: BTreeSet<String>,
-    /// What lists tell, where they lag behind.
+    /// The snapshots for the lists, if they lag.
     pub(super) lag: Option<super::lag::Lag>,
     pub(super) dual_stack: bool,
     pub(super) user_namespaces: bool,
     pub(super) group_policies: bool,
     pub(super) started_twice: Vec<String>,
-    /// Every container there ever was.
+    /// The history of every container ever created.
     pub(super) lives: Lives,
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
-    /// Whether what happens is kept from the events' listeners.
+    /// Whether events are suppressed.
     pub(super) is_mute: bool,
     made: u64,
     epoch: (Instant, Duration),
 }
 
-/// What `CheckpointPod` kept.
+/// The content of a checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpoint {
     pub(super) containers: Vec<cri::ContainerConfig>,
@@ -81,8 +81,8 @@ impl World {
         }
     }
 
-    /// Wall-clock time in nanoseconds since the epoch, moved by tokio's clock so
-    /// that it stands still when that is paused.
+    /// The wall-clock time in nanoseconds since the epoch. It advances with tokio's clock, so it
+    /// stands still while that is paused.
     pub(super) fn now(&self) -> i64 {
         let (start, since_epoch) = self.epoch;
         i64::try_from((since_epoch + start.elapsed()).as_nanos()).unwrap_or(i64::MAX)
@@ -114,7 +114,7 @@ impl World {
         id
     }
 
-    /// Puts an image on the node as a pull does: it is known by its digest too.
+    /// Puts an image on the node as a pull does: it has a digest too.
     pub(super) fn pull_image(&mut self, reference: &str) -> String {
         let id = self.add_image(reference);
         if let Some(image) = self.images.get_mut(&id) {
@@ -127,7 +127,7 @@ impl World {
         id
     }
 
-    /// The image that an id or reference names.
+    /// Finds an image by id or reference.
     pub(super) fn image(&self, name: &str) -> Option<&cri::Image> {
         self.images.get(name).or_else(|| {
             let name = super::image_names::normalised(name);
@@ -189,7 +189,7 @@ impl World {
         Ok(id)
     }
 
-    /// Stops a sandbox, and what runs in it for the given reason.
+    /// Stops a sandbox and ends its containers, which record `end` as the cause.
     pub(super) fn stop_sandbox(&mut self, id: &str, end: End) {
         let running: Vec<String> = self.running_in(id);
         for container in running {
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Looks a sandbox up by id or by an unambiguous prefix of it.
+    /// Finds a sandbox by its id or an unambiguous prefix of it.
     pub(super) fn sandbox_id(&self, id: &str) -> Option<String> {
         unambiguous(&self.sandboxes, id)
     }
@@ -305,7 +305,7 @@ impl World {
         Ok(id)
     }
 
-    /// Starts a container; returns how it is to behave.
+    /// Starts a container. Returns its behaviour.
     pub(super) fn start_container(&mut self, id: &str) -> Result<Behaviour, Status> {
         let now = self.now();
         let container = self.container_mut(id)?;
@@ -334,7 +334,7 @@ impl World {
         Ok(self.behaviour(&name))
     }
 
-    /// Makes a container's log file, empty, if it is not there and its directory is.
+    /// Creates a container's log file, empty, if it is missing and its directory exists.
     pub(super) fn open_log(&self, id: &str) {
         let Some(container) = self.containers.get(id) else {
             return;
@@ -345,7 +345,7 @@ impl World {
             return;
         }
         let path = std::path::Path::new(dir).join(&container.config.log_path);
-        // A log is of no interest to most tests.
+        // Most tests do not need the log, so errors are ignored.
         let _ = std::fs::File::options()
             .create(true)
             .append(true)
@@ -356,7 +356,7 @@ impl World {
         self.behaviours.get(name).cloned().unwrap_or_default()
     }
 
-    /// Ends a running container; one that does not run is left as it is.
+    /// Ends a container if it is running.
     pub(super) fn exit(&mut self, id: &str, end: End, code: i32) {
         let reason = if code == 0 { "Completed" } else { "Error" };
         self.exit_because(id, end, code, reason);
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Looks a container up by id, or by an unambiguous prefix of it.
+    /// Finds a container by its id or an unambiguous prefix of it.
     pub(super) fn container_id(&self, id: &str) -> Option<String> {
         unambiguous(&self.containers, id)
     }
@@ -443,12 +443,12 @@ impl World {
                 .map(|c| super::convert::container_status(c, self))
                 .collect(),
         };
-        // An error only says that nobody listens.
+        // The only error is that there is no listener.
         let _ = self.events.send(event);
     }
 }
 
-/// The id of the one key that `prefix` begins.
+/// The only key with this prefix.
 fn unambiguous<T>(map: &BTreeMap<String, T>, prefix: &str) -> Option<String> {
     if prefix.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! A reboot of a node, as far as its pods can tell.
+//! The reboot of a node, as its pods see it.
 
 use anyhow::Result;
 
@@ -6,9 +6,9 @@ use super::{Node, Runtime};
 use crate::containerd_shims::unmount_below;
 
 impl Node {
-    /// Cuts the power and switches it on again: everything is killed, nothing is mounted
-    /// any more, and the runtime is there again, with the shim
-    /// [beside the engine](Self::start_shim_beside_the_engine). The kubelet is not.
+    /// Simulates a power cycle: kills all processes, unmounts the kubelet's mounts, and starts the
+    /// runtime again, with the shim [beside the engine](Self::start_shim_beside_the_engine). It
+    /// does not start the kubelet.
     pub async fn reboot(&mut self) -> Result<()> {
         if self.kubelet.is_some() {
             self.kill_kubelet()?;

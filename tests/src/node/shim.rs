@@ -1,4 +1,4 @@
-//! The shim of a node: its starts and its ends.
+//! Start and stop of a node's shim.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -10,39 +10,40 @@ use super::{CNI_PLUGINS, NO_ENGINE, Network, Node, Runtime, STARTUP, alive, bina
 use crate::process::Process;
 
 impl Node {
-    /// Starts the shim and waits until it is in step with the engine.
+    /// Starts the shim and waits until it reports `RuntimeReady`.
     pub async fn start_shim(&mut self) -> Result<()> {
         self.start_shim_with(&[]).await
     }
 
-    /// [`Self::start_shim`] with further flags.
+    /// [`Self::start_shim`] with additional flags.
     pub async fn start_shim_with(&mut self, extra: &[&str]) -> Result<()> {
         let endpoint = self.engine().endpoint();
         let binary = binary("dockershim")?;
         self.start_shim_by(&binary, &[], &endpoint, extra).await
     }
 
-    /// [`Self::start_shim`] with the engine at this address.
+    /// [`Self::start_shim`] with the engine at this endpoint.
     pub async fn start_shim_on(&mut self, endpoint: &str) -> Result<()> {
         let binary = binary("dockershim")?;
         self.start_shim_by(&binary, &[], endpoint, &[]).await
     }
 
-    /// [`Self::start_shim`] where nothing of the engine's data can be seen, with the engine
-    /// at this address and further flags.
+    /// [`Self::start_shim`] without access to the engine's data directory, with the engine at this
+    /// endpoint and additional flags.
     pub async fn start_shim_apart(&mut self, endpoint: &str, flags: &[&str]) -> Result<()> {
         let data = self.path("engine/data").display().to_string();
         let binary = binary("dockershim")?.display().to_string();
         let hide = "mount -t tmpfs none \"$0\" && exec \"$@\"";
         let before = ["--mount", "--", "sh", "-c", hide, &data, &binary];
-        // Of a process that cannot be seen it is not known what it may do.
+        // The shim cannot see the engine's process, so it cannot tell whether the engine may lower
+        // an oom_score_adj.
         let extra = [&["--clamp-oom-score-adj=always"], flags].concat();
         self.start_shim_by(Path::new("unshare"), &before, endpoint, &extra)
             .await
     }
 
-    /// A node whose shim is [beside the engine](Self::start_shim_beside_the_engine): its
-    /// streaming server is where the kubelet is.
+    /// A node with the shim [beside the engine](Self::start_shim_beside_the_engine), so that its
+    /// streaming server is in the kubelet's network namespace.
     pub async fn with_shim_beside_the_engine() -> Result<Self> {
         let mut node = Self::with_shim().await?;
         node.stop_shim().await?;
@@ -50,8 +51,8 @@ impl Node {
         Ok(node)
     }
 
-    /// [`Self::start_shim_with`] in the network namespace of the engine, with its devices in
-    /// `/sys`, as on a real node.
+    /// [`Self::start_shim_with`] in the network namespace of the engine and with the namespace's
+    /// devices in `/sys`, as on a real node.
     pub async fn start_shim_beside_the_engine(&mut self, extra: &[&str]) -> Result<()> {
         let endpoint = self.engine().endpoint();
         let target = self.engine().netns().to_string();
@@ -84,7 +85,8 @@ impl Node {
             format!("--docker-endpoint={endpoint}"),
             format!("--root-directory={}", path("shim")),
         ];
-        // It reaches the engine by its socket alone; out here tests reach its streams.
+        // The shim reaches the engine through its socket, and tests reach the shim's streaming
+        // server in their own network namespace.
         let mut netns = None;
         match &self.runtime {
             Runtime::Containerd(_) => bail!("{NO_ENGINE}"),
@@ -93,7 +95,7 @@ impl Node {
                 ..
             } => args.push("--network-plugin=docker".to_owned()),
             Runtime::Docker { engine, .. } => {
-                // Plugins change the namespace that they are run in.
+                // CNI plugins change the network namespace in which they run.
                 netns = Some(engine.netns());
                 args.extend([
                     "--network-plugin=cni".to_owned(),
@@ -137,10 +139,10 @@ impl Node {
         self.shim.take().context("no shim runs")?.kill()
     }
 
-    /// SIGTERM of the shim, and its end.
+    /// Stops the shim with SIGTERM and waits until it has ended.
     pub async fn stop_shim(&mut self) -> Result<()> {
         let shim = self.shim.take().context("no shim runs")?;
-        // It waits for its clients, which are here, and have to hear of it.
+        // The shim waits for its clients, which run on this runtime and must notice the shutdown.
         let status = tokio::task::spawn_blocking(|| shim.stop()).await??;
         anyhow::ensure!(status.success(), "the shim ended with {status}");
         Ok(())
@@ -151,7 +153,7 @@ impl Node {
         self.shim.as_ref().map(Process::pid)
     }
 
-    /// What the shim has logged.
+    /// The shim's log.
     pub fn shim_log(&self) -> String {
         fs::read_to_string(self.path("dockershim.log")).unwrap_or_default()
     }

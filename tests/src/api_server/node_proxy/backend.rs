@@ -1,4 +1,4 @@
-//! A connection to a kubelet, over TLS with the server's own client certificate.
+//! Connections to kubelets, over TLS with the server's client certificate.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -29,9 +29,9 @@ use tokio_rustls::{
 use super::location::Location;
 use crate::api_server::{Server, request::Caller};
 
-/// How long a kubelet may take to let the server in.
+/// The deadline for connecting to a kubelet.
 const CONNECT: Duration = Duration::from_secs(30);
-/// As whom kubelets know the server.
+/// The user name of the server's client certificate.
 const USER: &str = "kube-apiserver-kubelet-client";
 const GROUP: &str = "system:masters";
 
@@ -39,7 +39,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Server {
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request and waits for the head of the response.
     pub(super) async fn send(
         &self,
         location: &Location,
@@ -60,7 +60,7 @@ impl Server {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
-        // It ends with the answer, or with what the answer turns the connection into.
+        // It ends with the response, or with the upgraded connection.
         tokio::spawn(connection.with_upgrades());
         sender.send_request(request).await.map_err(io::Error::other)
     }
@@ -101,8 +101,8 @@ impl Server {
     }
 }
 
-/// Takes every kubelet for what it says, as a server does that was given no authority
-/// for kubelets.
+/// Accepts the certificate of any kubelet, like a server without a certificate authority for
+/// kubelets.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -1,5 +1,5 @@
-//! Connections that become something else than HTTP: bytes are carried between the
-//! client and the kubelet until both have ended or the server goes away.
+//! Upgraded connections. Bytes are copied between the client and the kubelet until both have closed
+//! the connection or the server becomes unavailable.
 
 use std::sync::Arc;
 
@@ -16,15 +16,14 @@ use crate::api_server::{
     handler::{ResponseBody, whole},
 };
 
-/// A kubelet's yes: its headers, and the connection.
+/// A kubelet's upgrade: the headers of its response, and the connection.
 pub(super) struct Switched {
     pub(super) headers: HeaderMap,
     pub(super) connection: OnUpgrade,
 }
 
 impl Server {
-    /// Hands a request on that is to change its connection's protocol, and then what
-    /// goes over the connection.
+    /// Forwards an upgrade request, and then the bytes of the connection.
     pub(super) async fn upgrade<B>(
         self: &Arc<Self>,
         mut request: Request<B>,
@@ -48,7 +47,7 @@ impl Server {
         Ok(switched(status, switched_over.headers, body))
     }
 
-    /// Asks a kubelet to change the protocol; what it says instead is for the client.
+    /// Requests an upgrade from a kubelet. Another response is returned for the client.
     pub(super) async fn ask(
         &self,
         location: &Location,
@@ -82,7 +81,7 @@ impl Server {
         Ok(Err(switched(status, head.headers, body)))
     }
 
-    /// Does something for as long as the server answers.
+    /// Runs a future until it completes or the server becomes unavailable.
     pub(super) async fn while_available(self: Arc<Self>, doing: impl Future<Output = ()>) {
         let mut cuts = self.cuts.subscribe();
         let begun = cuts.borrow_and_update().broken;

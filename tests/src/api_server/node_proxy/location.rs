@@ -1,4 +1,4 @@
-//! Where a kubelet is, and the path at which it answers a request.
+//! The address of a kubelet, and the path for a request.
 
 use hyper::Uri;
 use serde_json::{Value, json};
@@ -12,37 +12,37 @@ use crate::api_server::{
     strategy::text,
 };
 
-/// The kinds of addresses that are tried, the first first, as kubeadm sets it.
+/// The preferred types of node addresses, in order, as kubeadm sets them.
 const ADDRESSES: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
-/// The kubelet's port where its node says none.
+/// The kubelet's port if the node does not report one.
 const PORT: u16 = 10250;
-/// What a node declares whose kubelet takes WebSockets.
+/// The declared feature of nodes whose kubelets accept WebSockets.
 const WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
 
-/// A kubelet, and a path there.
+/// A kubelet and a path on it.
 #[derive(Debug, Clone)]
 pub(super) struct Location {
-    /// Its address or name.
+    /// The IP address or host name.
     pub(super) host: String,
-    /// Its port.
+    /// The port.
     pub(super) port: u16,
-    /// Whether it speaks TLS.
+    /// Whether it uses TLS.
     pub(super) tls: bool,
     /// The path and the query.
     pub(super) path: String,
-    /// Whether the node declares that its kubelet takes WebSockets as they come.
+    /// Whether the node declares that its kubelet accepts WebSockets.
     pub(super) takes_websockets: bool,
 }
 
 impl Location {
-    /// The path and query to ask for.
+    /// The path and query as a URI.
     pub(super) fn uri(&self) -> Result<Uri, ApiError> {
         self.path
             .parse()
             .map_err(|error| ApiError::bad_request(format!("{:?}: {error}", self.path)))
     }
 
-    /// Host and port, the host in brackets where it needs them.
+    /// The host and port; an IPv6 address is in brackets.
     pub(super) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -51,7 +51,7 @@ impl Location {
         }
     }
 
-    /// The whole URL, for messages.
+    /// The URL, for messages.
     pub(super) fn url(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}{}", self.authority(), self.path)
@@ -72,7 +72,7 @@ impl Location {
 }
 
 impl Server {
-    /// Where the logs are that a pod's `log` asks for; nowhere for a pod on no node.
+    /// The location of a pod's logs; `None` if the pod has no node.
     pub(super) fn log_location(
         &self,
         target: &Target,
@@ -111,7 +111,7 @@ impl Server {
         Ok(Some(self.kubelet(node)?.at(path, &parameters)))
     }
 
-    /// Where a pod's `exec` or `attach` is answered.
+    /// The location of a pod's `exec` or `attach`.
     pub(super) fn stream_location(
         &self,
         target: &Target,
@@ -141,7 +141,7 @@ impl Server {
         Ok(self.kubelet(host_of(&pod, name)?)?.at(path, &parameters))
     }
 
-    /// Where a pod's ports are forwarded.
+    /// The location of a pod's port forwarding.
     pub(super) fn port_forward_location(
         &self,
         target: &Target,
@@ -158,8 +158,8 @@ impl Server {
         Ok(self.kubelet(host_of(&pod, name)?)?.at(path, &parameters))
     }
 
-    /// Where a path below a node's `proxy` is answered: by its kubelet, or at another
-    /// port (`name:port`, `https:name:port`).
+    /// The location of a path below a node's `proxy`: its kubelet, or another port (`name:port`,
+    /// `https:name:port`).
     pub(super) fn node_location(&self, target: &Target, uri: &Uri) -> Result<Location, ApiError> {
         let asked = target.required_name()?;
         let parts: Vec<&str> = asked.split(':').collect();
@@ -179,7 +179,7 @@ impl Server {
                 .map_err(|_| ApiError::bad_request(format!("invalid node request {asked:?}")))?;
             location.tls = scheme == "https";
         }
-        // "", "api", "v1", "nodes", name, "proxy" and what is below.
+        // "", "api", "v1", "nodes", name, "proxy" and the rest.
         let below = uri.path().splitn(7, '/').nth(6).unwrap_or_default();
         location.path = match uri.query() {
             Some(query) => format!("/{below}?{query}"),
@@ -188,7 +188,7 @@ impl Server {
         Ok(location)
     }
 
-    /// A node's kubelet, as its status tells.
+    /// A node's kubelet, from the node's status.
     pub(super) fn kubelet(&self, node: &str) -> Result<Location, ApiError> {
         let resource =
             resources::find("", "v1", "nodes").ok_or_else(|| ApiError::internal("no nodes"))?;
@@ -227,7 +227,7 @@ fn host_of<'a>(pod: &'a Value, name: &str) -> Result<&'a str, ApiError> {
     }
 }
 
-/// The container asked for, or the only one.
+/// The requested container, or the only one by default.
 fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
     let names_of = |list: &str| -> Vec<String> {
         let list = pod["spec"][list].as_array().into_iter().flatten();
@@ -281,7 +281,7 @@ fn check_log_options(query: &Query) -> Vec<Cause> {
     causes
 }
 
-/// A value as queries have it.
+/// Escapes a value of a query.
 fn escape(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

@@ -1,10 +1,10 @@
-//! What the server hands on to kubelets: logs, exec, attach, port-forward, and
+//! The requests that the server proxies to kubelets: logs, exec, attach, port forwarding, and
 //! everything below `nodes/proxy`.
 //!
-//! WebSockets of exec and attach go to the kubelet as they come, as upstream does for
-//! nodes that declare `ExtendWebSocketsToKubelet`; for others upstream translates them
-//! to SPDY, which is not done here. Those of port-forward are translated unless the
-//! node declares it.
+//! WebSockets of exec and attach are forwarded unchanged, like upstream does for nodes that declare
+//! `ExtendWebSocketsToKubelet`. For other nodes upstream translates them to SPDY, which is not
+//! implemented here. WebSockets of port forwarding are translated unless the node declares the
+//! feature.
 
 mod backend;
 mod carry;
@@ -30,10 +30,10 @@ use super::{
 };
 use location::Location;
 
-/// Bytes that are read of a kubelet's refusal.
+/// The number of bytes that are read of a kubelet's error response.
 const LONGEST_REFUSAL: usize = 2048;
 
-/// Whether a subresource is answered by a kubelet.
+/// Whether a kubelet answers a subresource.
 pub(super) fn is_kubelet_s(target: &Target) -> bool {
     matches!(
         target.subresource.as_str(),
@@ -42,7 +42,7 @@ pub(super) fn is_kubelet_s(target: &Target) -> bool {
 }
 
 impl Server {
-    /// Hands a request on to the kubelet that it is for.
+    /// Forwards a request to its kubelet.
     pub(super) async fn hand_on<B>(
         self: &Arc<Self>,
         request: Request<B>,
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// What a node's kubelet answers to a `GET` that must succeed.
+    /// The response of a node's kubelet to a `GET`, which must succeed.
     pub(super) async fn ask_kubelet(&self, node: &str, path: &str) -> Result<String, ApiError> {
         let mut location = self.kubelet(node)?;
         path.clone_into(&mut location.path);
@@ -109,7 +109,7 @@ impl Server {
         query: &Query,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let Some(location) = self.log_location(target, query)? else {
-            // Of a pod that is on no node there is nothing.
+            // A pod without a node has no logs.
             return answer(StatusCode::OK, "text/plain", whole(Bytes::new()));
         };
         let mut request = Request::new(Full::new(Bytes::new()));
@@ -129,7 +129,7 @@ impl Server {
         ))
     }
 
-    /// A request that stays one, below `nodes/proxy`.
+    /// Forwards a request below `nodes/proxy` that is not an upgrade.
     async fn plain<B>(
         &self,
         request: Request<B>,
@@ -156,14 +156,14 @@ impl Server {
     }
 }
 
-/// Whether a request is to become something else than HTTP.
+/// Whether a request asks for an upgrade.
 fn wants_upgrade(headers: &HeaderMap) -> bool {
     text_of(headers, "connection")
         .to_ascii_lowercase()
         .contains("upgrade")
 }
 
-/// A kubelet's answer as the client gets it.
+/// A kubelet's response as the client gets it.
 fn relayed(response: Response<Incoming>) -> Response<ResponseBody> {
     let (head, body) = response.into_parts();
     let mut relayed = Response::new(streamed(body));
@@ -177,7 +177,7 @@ fn streamed(body: Incoming) -> ResponseBody {
     body.map_err(std::io::Error::other).boxed_unsync()
 }
 
-/// Takes out what is between two neighbours alone, and what the kubelet is not to see.
+/// Removes the hop-by-hop headers, and those that the kubelet must not get.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in [
         header::AUTHORIZATION,
@@ -193,7 +193,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The first bytes of a body, as text.
+/// The beginning of a body, as text.
 async fn beginning(mut body: Incoming) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < LONGEST_REFUSAL
@@ -205,7 +205,7 @@ async fn beginning(mut body: Incoming) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A kubelet's refusal as the server tells it.
+/// Converts a kubelet's error response to the server's error.
 fn refusal(status: StatusCode, said: &str, target: &Target) -> ApiError {
     let name = target.name.as_deref().unwrap_or_default();
     let about = format!("( {} {name})", target.counted());
@@ -241,14 +241,14 @@ fn refusal(status: StatusCode, said: &str, target: &Target) -> ApiError {
     error
 }
 
-/// An answer that changes the connection's protocol, or a refusal that ends it.
+/// The response to an upgrade request: the upgrade, or an error that closes the connection.
 fn switched(status: StatusCode, headers: HeaderMap, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     if status != StatusCode::SWITCHING_PROTOCOLS {
         remove_hop_by_hop(response.headers_mut());
-        // Behind its request the client may have sent bytes of the other protocol.
+        // The client may have sent bytes of the other protocol after the request.
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }

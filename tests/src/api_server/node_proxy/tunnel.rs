@@ -1,5 +1,5 @@
-//! Port-forward over a WebSocket: the client's SPDY goes in its binary messages, and
-//! to the kubelet without it.
+//! Port forwarding over a WebSocket: the client's SPDY stream is in binary messages, and goes to
+//! the kubelet as plain SPDY.
 
 use std::sync::Arc;
 
@@ -26,18 +26,18 @@ use crate::api_server::{
     handler::{ResponseBody, header, whole},
 };
 
-/// What a WebSocket protocol begins with that carries SPDY.
+/// The prefix of WebSocket subprotocols that tunnel SPDY.
 const PREFIX: &str = "SPDY/3.1+";
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// Bytes in one message at most.
+/// The maximum number of bytes in a message.
 const PIECE: usize = 32 * 1024;
 
-/// Whether a request is for a WebSocket that carries SPDY.
+/// Whether a request asks for a WebSocket that tunnels SPDY.
 pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
     header(headers, "upgrade").eq_ignore_ascii_case("websocket") && !protocols(headers).is_empty()
 }
 
-/// The protocols that may be spoken over the SPDY inside.
+/// The subprotocols that the client offers for the tunnelled SPDY.
 fn protocols(headers: &HeaderMap) -> Vec<String> {
     headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
@@ -51,7 +51,7 @@ fn protocols(headers: &HeaderMap) -> Vec<String> {
 }
 
 impl Server {
-    /// Takes the SPDY out of the client's WebSocket, and puts the kubelet's in.
+    /// Forwards the SPDY stream between the client's WebSocket and the kubelet.
     pub(super) async fn tunnel<B>(
         self: &Arc<Self>,
         mut request: Request<B>,

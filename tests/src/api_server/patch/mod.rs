@@ -1,5 +1,5 @@
-//! The kinds of patches: JSON patch, merge patch, strategic merge patch, and
-//! server-side apply as a strategic merge that keeps what others set.
+//! Patches: JSON patch, merge patch, strategic merge patch, and server-side apply, implemented as a
+//! strategic merge that keeps the fields of other managers.
 
 pub mod strategic;
 
@@ -7,22 +7,22 @@ use serde_json::Value;
 
 use super::errors::ApiError;
 
-/// A patch as it came.
+/// A patch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Patch {
     /// RFC 6902.
     Json(Value),
     /// RFC 7386.
     Merge(Value),
-    /// Lists merged by key.
+    /// Strategic merge patch: lists are merged by key.
     Strategic(Value),
-    /// The caller's fields, applied. Who owns a field is not kept: nothing is
-    /// taken away that an earlier apply had set, and there are no conflicts.
+    /// Server-side apply. Field ownership is not tracked: fields of an earlier apply are not
+    /// removed, and there are no conflicts.
     Apply(Value),
 }
 
 impl Patch {
-    /// Reads a patch by its `Content-Type`.
+    /// Parses a patch according to its `Content-Type`.
     pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
         let kind = content_type.split(';').next().unwrap_or_default().trim();
         let json = || {
@@ -33,13 +33,13 @@ impl Patch {
             "application/json-patch+json" => Ok(Self::Json(json()?)),
             "application/merge-patch+json" => Ok(Self::Merge(json()?)),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic(json()?)),
-            // JSON is YAML, and the faster to read.
+            // JSON is valid YAML, and faster to parse.
             "application/apply-patch+yaml" => json().or_else(|_| yaml(body)).map(Self::Apply),
             other => Err(ApiError::unsupported_media_type(other)),
         }
     }
 
-    /// The object's next state.
+    /// The patched object.
     pub fn apply(&self, kind: &str, object: &Value) -> Result<Value, ApiError> {
         let mut next = object.clone();
         match self {

@@ -1,21 +1,20 @@
-//! Strategic merge patch: lists of objects are merged by their merge key.
+//! Strategic merge patch: lists of objects are merged by a merge key.
 
 use serde_json::{Map, Value};
 
 use crate::api_server::errors::ApiError;
 
-/// How the lists of a field are merged.
+/// How a list field is merged.
 enum Strategy {
-    /// The patch's list takes the place of the other.
+    /// The patch's list replaces the old one.
     Replace,
-    /// By the value of this key in each element.
+    /// By the value of this key in the elements.
     Key(&'static str),
-    /// A set of plain values.
+    /// As a set of primitive values.
     Set,
 }
 
-/// The strategy of a field's lists, by the field's name and its parent's, as the
-/// types of the API say.
+/// The strategy of a list field, from its name and its parent's, as the API types define it.
 fn strategy(kind: &str, parent: &str, field: &str) -> Strategy {
     match (parent, field) {
         (
@@ -96,7 +95,7 @@ fn merge_map(
                 list.retain(|one| !gone.contains(one));
             }
         } else if name.starts_with('$') {
-            // Orders are looked at with their list, the others were before.
+            // `$setElementOrder` is handled below with its list, the other directives above.
         } else if value.is_null() {
             fields.remove(name);
         } else {
@@ -127,7 +126,7 @@ fn merge_list(
 ) -> Result<(), ApiError> {
     let strategy = strategy(kind, parent, field);
     if patch.iter().any(|one| one["$patch"] == "replace") {
-        // As it is: a merge key may come twice.
+        // Unchanged, because a merge key may occur twice.
         let kept = patch.iter().filter(|one| one.get("$patch").is_none());
         *target = kept.cloned().collect();
         return Ok(());
@@ -183,8 +182,7 @@ fn merge_list(
     Ok(())
 }
 
-/// Puts the elements that `order` names into its order, and those it does not
-/// name where they were among the others.
+/// Sorts the elements that `order` names accordingly. Other elements keep their place among them.
 fn reorder(strategy: &Strategy, list: &mut Vec<Value>, order: &[Value]) {
     let place = |element: &Value| match strategy {
         Strategy::Key(key) => order.iter().position(|one| one[*key] == element[*key]),

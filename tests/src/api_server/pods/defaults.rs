@@ -1,8 +1,8 @@
-//! Pod defaulting, and what upstream's default admission plugins fill in.
+//! Defaults of pods, and the values that upstream's default admission plugins set.
 
 use serde_json::{Map, Value, json};
 
-/// Fills in what a pod's spec leaves out.
+/// Sets the defaults of a pod's spec.
 pub fn apply(spec: &mut Value) {
     let Some(fields) = spec.as_object_mut() else {
         return;
@@ -28,7 +28,7 @@ pub fn apply(spec: &mut Value) {
     }
 }
 
-/// Fills the fields that each container's status has, no matter which client wrote it.
+/// Sets the required fields of container statuses, whichever client wrote them.
 pub fn complete_status(status: &mut Value) {
     let Some(fields) = status.as_object_mut() else {
         return;
@@ -46,8 +46,8 @@ pub fn complete_status(status: &mut Value) {
     }
 }
 
-/// What admission adds: the priority of the class, and the tolerations of a node
-/// that is away for a while.
+/// Applies admission: sets the priority of the priority class, and adds the default tolerations for
+/// not-ready and unreachable nodes (300 seconds).
 pub fn admit(spec: &mut Value, static_pod: bool) -> Result<(), String> {
     let Some(fields) = spec.as_object_mut() else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What the server makes of pods: defaults, what may change, graceful deletion.
+//! The server's handling of pods: defaults, validation, graceful deletion.
 
 pub mod defaults;
 pub mod status_validation;
@@ -6,7 +6,7 @@ pub mod validation;
 
 use serde_json::{Value, json};
 
-/// The quality of service class of a pod's spec.
+/// The QoS class of a pod's spec.
 pub fn qos_class(spec: &Value) -> &'static str {
     let containers = || {
         ["initContainers", "containers"]
@@ -36,8 +36,8 @@ pub fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
-/// Seconds that a deletion leaves a pod: what was asked for or what the spec says;
-/// none for a pod on no node or one that is over.
+/// The grace period of a deletion in seconds: the requested one, or the spec's by default. It is 0
+/// for a pod without a node or in a terminal phase.
 pub fn grace(pod: &Value, asked: Option<i64>) -> i64 {
     let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default() == "";
     let over = matches!(
@@ -53,7 +53,7 @@ pub fn grace(pod: &Value, asked: Option<i64>) -> i64 {
     if seconds < 0 { 1 } else { seconds }
 }
 
-/// Binds a pod to a node, as the scheduler's binding does.
+/// Binds a pod to a node, like the scheduler's binding.
 pub fn bind(pod: &mut Value, node: &str, now: &str) {
     pod["spec"]["nodeName"] = json!(node);
     let condition = json!({
@@ -63,7 +63,7 @@ pub fn bind(pod: &mut Value, node: &str, now: &str) {
     set_condition(pod, condition);
 }
 
-/// Says in a pod that it fits on no node, and why.
+/// Sets the condition that no node fits the pod, and why.
 pub fn set_unschedulable(pod: &mut Value, why: &str, now: &str) {
     let conditions = pod["status"]["conditions"].as_array();
     let told = conditions

@@ -1,4 +1,4 @@
-//! What the status of a pod may become.
+//! Validation of pod status updates.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::api_server::errors::Cause;
 
-/// What is wrong with the new status of a pod.
+/// The errors in the new status of a pod.
 pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let class = &old["status"]["qosClass"];
@@ -29,7 +29,8 @@ pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Addresses are ones, at most one of each family, and the first is the one.
+/// Checks that the addresses are valid, that there is at most one per IP family, and that the first
+/// equals the single field.
 fn ips(status: &Value, one: &str, list: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let all = status[list].as_array().map_or(&[][..], Vec::as_slice);
@@ -64,7 +65,7 @@ fn ips(status: &Value, one: &str, list: &str) -> Vec<Cause> {
     causes
 }
 
-/// What ended for good does not run again.
+/// Checks that containers that have ended for good do not run again.
 fn transitions(old: &Value, new: &Value, statuses: &str, containers: &str) -> Vec<Cause> {
     let policy = old["spec"]["restartPolicy"].as_str().unwrap_or("Always");
     if policy == "Always" {
@@ -79,7 +80,8 @@ fn transitions(old: &Value, new: &Value, statuses: &str, containers: &str) -> Ve
         };
         let specs = old["spec"][containers].as_array().into_iter().flatten();
         let mut spec = specs.filter(|container| container["name"] == was["name"]);
-        // A container with a policy or rules of its own may be restarted whatever the pod's.
+        // A container with its own restart policy or rules may be restarted whatever the pod's
+        // policy is.
         let has_own = spec.any(|container| container["restartPolicy"].is_string());
         if has_own || (policy == "OnFailure" && exit_code != 0) {
             continue;

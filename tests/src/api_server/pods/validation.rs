@@ -1,4 +1,4 @@
-//! The fields that a pod must have, and those that may change later.
+//! Validation of new pods and of pod updates.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::api_server::errors::Cause;
 
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
-/// What is wrong with a new pod.
+/// The errors in a new pod.
 pub fn create(pod: &Value) -> Vec<Cause> {
     let spec = &pod["spec"];
     let mut causes = Vec::new();
@@ -97,8 +97,8 @@ fn is_label(name: &str) -> bool {
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// What a change of the whole pod may not do: of the spec only images, the active
-/// deadline, more tolerations and a negative grace period may change.
+/// The errors in an update of a pod. Only images, the active deadline, additional tolerations and a
+/// negative grace period of the spec may change.
 pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
     let (old_spec, new_spec) = (&old["spec"], &new["spec"]);
     let mut causes = Vec::new();
@@ -166,7 +166,7 @@ pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
     causes
 }
 
-/// What a resize may not do: only resources and resize policies may change.
+/// The errors in a resize. Only resources and resize policies may change.
 pub fn resize(old: &Value, new: &Value) -> Vec<Cause> {
     let mut leveled = new["spec"].clone();
     for list in CONTAINERS {
@@ -201,7 +201,8 @@ pub fn resize(old: &Value, new: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Whether the node tells what a container that runs has, and so can change it.
+/// Whether the node reports the resources of running containers, which means that it supports
+/// resizing.
 fn can_be_resized(status: &Value) -> bool {
     let statuses = status["containerStatuses"].as_array();
     let runs = |container: &&Value| container["state"]["running"].is_object();
@@ -209,7 +210,7 @@ fn can_be_resized(status: &Value) -> bool {
     running.is_none_or(|container| container["resources"].is_object())
 }
 
-/// What a change of ephemeral containers may not do: only new ones may come.
+/// The errors in an update of ephemeral containers. Containers may only be added.
 pub fn ephemeral(old: &Value, new: &Value) -> Vec<Cause> {
     let list = |pod: &Value| {
         pod["spec"]["ephemeralContainers"]
@@ -241,7 +242,7 @@ fn elements<'a>(spec: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut
     list.into_iter().flatten()
 }
 
-/// Makes a field of `target` as it is in `source`.
+/// Copies a field from `source` to `target`, or removes it if `source` does not have it.
 fn level(target: &mut Value, source: &Value, field: &str) {
     if let Some(fields) = target.as_object_mut() {
         match source.get(field) {

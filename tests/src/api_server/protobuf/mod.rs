@@ -1,5 +1,5 @@
-//! Bodies in Kubernetes' protobuf, which `kubectl` sends for some of what it creates:
-//! they are read into what the same object is in JSON. Answers are always JSON.
+//! Kubernetes' protobuf encoding, which `kubectl` uses for some of the objects that it creates.
+//! Bodies are converted to JSON; responses are always JSON.
 
 mod wire;
 
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 use super::errors::ApiError;
 use wire::{Field as Sent, fields};
 
-/// What each body begins with.
+/// The prefix of every body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The messages that are known.
+/// The known messages.
 static MESSAGES: LazyLock<BTreeMap<&str, Vec<Field>>> = LazyLock::new(|| {
     let mut messages: BTreeMap<&str, Vec<Field>> = BTreeMap::new();
     let mut message = "";
@@ -45,13 +45,13 @@ struct Field {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// A value; a plain one that is zero or empty is as good as absent.
+    /// A value. A scalar that is zero or empty means that the field is not set.
     One,
-    /// A value that says something even when it is zero or empty.
+    /// A value that is significant even if it is zero or empty.
     Explicit,
     List,
     Map,
-    /// A message whose fields are those of the message around it.
+    /// A message whose fields belong to the message that contains it.
     Inline,
 }
 
@@ -84,12 +84,12 @@ pub(super) fn is_protobuf(body: &[u8]) -> bool {
     body.starts_with(MAGIC)
 }
 
-/// The object that a body holds.
+/// Decodes the object in a body.
 pub(super) fn read(body: &[u8]) -> Result<Value, ApiError> {
     object(body).ok_or_else(|| ApiError::bad_request("the protobuf sent cannot be read"))?
 }
 
-/// Nothing for what is no protobuf; a refusal for a kind that is not known.
+/// `None` if the body is malformed; an error if its kind is not known.
 fn object(body: &[u8]) -> Option<Result<Value, ApiError>> {
     let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for (number, sent) in fields(body.strip_prefix(MAGIC)?)? {
@@ -174,7 +174,7 @@ fn value(kind: &str, sent: &Sent<'_>) -> Option<Value> {
         "string" => json!(str::from_utf8(sent.bytes()?).ok()?),
         "bytes" => json!(STANDARD.encode(sent.bytes()?)),
         "bool" => json!(sent.number()? != 0),
-        // Negative numbers come as their two's complement.
+        // Negative numbers are encoded as their two's complement.
         "integer" => json!(sent.number()?.cast_signed()),
         "Quantity" => {
             let text = fields(sent.bytes()?)?
@@ -219,7 +219,7 @@ fn value(kind: &str, sent: &Sent<'_>) -> Option<Value> {
 mod tests {
     use super::*;
 
-    /// A field of bytes, short enough for one byte of length.
+    /// A length-delimited field that is short enough for a length of one byte.
     fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
         let mut field = vec![(number << 3) | 2, u8::try_from(content.len()).unwrap()];
         field.extend_from_slice(content);
@@ -246,7 +246,7 @@ mod tests {
         let spec = [
             bytes(1, &volume),
             bytes(2, &container),
-            // A grace of zero, which says something, and no host network, which does not.
+            // A grace period of zero, which is significant, and `hostNetwork: false`, which is not.
             vec![4 << 3, 0],
             vec![11 << 3, 0],
         ]

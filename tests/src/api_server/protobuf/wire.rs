@@ -1,16 +1,16 @@
-//! Protobuf's wire format: numbered fields, each a number or bytes.
+//! Protobuf's wire format: numbered fields with a number or bytes.
 
-/// A field's content.
+/// The content of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field<'a> {
-    /// A number of any size.
+    /// A number of any width.
     Number(u64),
-    /// A text, bytes or another message.
+    /// A string, bytes or an embedded message.
     Bytes(&'a [u8]),
 }
 
 impl<'a> Field<'a> {
-    /// The number, when it is one.
+    /// The number, if the field is one.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -18,7 +18,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The bytes, when it has some.
+    /// The bytes, if the field has any.
     pub(super) fn bytes(&self) -> Option<&'a [u8]> {
         match self {
             Self::Number(_) => None,
@@ -27,7 +27,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The fields of a message with their numbers; nothing when it is cut off.
+/// The fields of a message with their numbers; `None` if the message is malformed.
 pub(super) fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! The rows of every kind but pods and nodes.
+//! The table rows of all kinds. Those of pods and nodes have their own modules.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::api_server::strategy::text;
 
-/// The cells of an object, one for each of its kind's columns.
+/// The cells of an object, one for each column of its kind.
 pub(super) fn of(object: &Value, now: Timestamp) -> Vec<Value> {
     let name = object["metadata"]["name"].clone();
     let age = json!(since(text(object, "/metadata/creationTimestamp"), now));
@@ -60,7 +60,7 @@ fn or_none(said: &str) -> &str {
     if said.is_empty() { "<none>" } else { said }
 }
 
-/// `a=1,b=2`.
+/// Formats labels as `a=1,b=2`.
 fn labels(map: &Value) -> String {
     let pairs: Vec<String> = map
         .as_object()

@@ -1,15 +1,15 @@
-//! The columns of each kind's table, as upstream has them.
+//! The table columns of each kind, as upstream defines them.
 
 /// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Column {
-    /// Its heading.
+    /// The heading.
     pub(super) name: &'static str,
     /// `string`, `integer` or `boolean`.
     pub(super) kind: &'static str,
-    /// 0 is always shown, 1 with `-o wide`.
+    /// 0: always shown; 1: shown with `-o wide`.
     pub(super) priority: u8,
-    /// What it says.
+    /// The description.
     pub(super) description: &'static str,
 }
 
@@ -210,7 +210,7 @@ pub(super) fn of(kind: &str) -> &'static [Column] {
             }
         }
         "ClusterTrustBundle" => const { &[NAME, column("SignerName", "Whose bundle it is.")] },
-        // What upstream has for kinds that it prints no other way.
+        // Upstream's default for kinds without columns of their own.
         _ => const { &[NAME, column("Created At", "When the object was created.")] },
     }
 }

@@ -1,8 +1,8 @@
-//! Ages as `kubectl` prints them.
+//! Ages in `kubectl`'s format.
 
 use jiff::Timestamp;
 
-/// How long ago a time was, in two units at most; `<unknown>` when it is no time.
+/// The time since `time`, in at most two units; `<unknown>` if it cannot be parsed.
 pub(super) fn since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
         Ok(time) => of(now.as_second() - time.as_second()),
@@ -10,7 +10,7 @@ pub(super) fn since(time: &str, now: Timestamp) -> String {
     }
 }
 
-/// A number of seconds, in two units at most: coarser the longer it is.
+/// Formats a number of seconds in at most two units, which are coarser for longer times.
 pub(super) fn of(seconds: i64) -> String {
     if seconds < -1 {
         return "<invalid>".to_owned();

@@ -1,5 +1,5 @@
-//! Answers in the forms that `kubectl` asks for beside the objects themselves:
-//! tables with upstream's columns, and metadata alone.
+//! Response formats for `kubectl` other than plain objects: tables with upstream's columns, and
+//! metadata only.
 
 mod cells;
 mod columns;
@@ -23,30 +23,30 @@ use super::{
     watch::Show,
 };
 
-/// The form of an answer, as the `Accept` header says.
+/// The format of a response, from the `Accept` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// The objects.
+    /// Plain objects.
     Whole,
     /// `meta.k8s.io/v1` tables.
     Table(Rows),
-    /// `meta.k8s.io/v1` objects with nothing but metadata.
+    /// `meta.k8s.io/v1` objects with metadata only.
     Metadata,
 }
 
-/// The part of its object that a row of a table carries (`includeObject`).
+/// The object in a table row (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// Nothing.
+    /// No object.
     None,
-    /// The metadata.
+    /// Its metadata.
     Metadata,
-    /// All of it.
+    /// The whole object.
     Whole,
 }
 
 impl Form {
-    /// The first form that the caller accepts.
+    /// The first supported format in the `Accept` header.
     pub(super) fn of(accept: &str, query: &Query) -> Self {
         for wanted in accept.split(',') {
             let mut parameters = wanted.split(';').map(str::trim).skip(1);
@@ -70,7 +70,7 @@ impl Form {
         Self::Whole
     }
 
-    /// One object in this form.
+    /// Formats an object.
     pub(super) fn one(self, resource: &'static Resource, object: Value, now: Timestamp) -> Value {
         match self {
             Self::Whole => object,
@@ -84,7 +84,7 @@ impl Form {
         }
     }
 
-    /// A list in this form.
+    /// Formats a list.
     pub(super) fn many(self, resource: &'static Resource, list: Value, now: Timestamp) -> Value {
         let items = || list["items"].as_array().cloned().unwrap_or_default();
         let typed = |mut item: Value| {
@@ -119,7 +119,7 @@ impl Form {
         }
     }
 
-    /// How a watch shows objects: the columns come with the first of them alone.
+    /// The formatter of a watch. Only the first object of a table has the columns.
     pub(super) fn watched(
         self,
         resource: &'static Resource,

@@ -1,4 +1,4 @@
-//! The row of a node.
+//! The table row of a node.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The row of a pod: how ready it is, and the one word for its state.
+//! The table row of a pod: how many containers are ready, and the state in one word.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ fn gates(pod: &Value) -> String {
     format!("{open}/{}", gates.len())
 }
 
-/// What the statuses of the containers come to.
+/// The summary of the container statuses.
 #[derive(Debug, Default)]
 struct Summary {
     reason: String,
@@ -110,7 +110,8 @@ impl Summary {
         self.last_restart = self.last_restart.max(ended.parse().ok());
     }
 
-    /// Whether the pod is still at its init containers, which then give the reason.
+    /// Returns whether the pod is still initializing; the init containers then determine the
+    /// reason.
     fn add_init_containers(&mut self, pod: &Value, sidecars: &mut Self) -> bool {
         let specs = list(&pod["spec"], "initContainers");
         let statuses = list(&pod["status"], "initContainerStatuses");
