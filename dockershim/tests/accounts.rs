@@ -1,5 +1,5 @@
-//! Who containers run as is read from the image's own files, through a container that is made
-//! for it: as seldom as can be.
+//! The shim reads the users of containers from the image's own files, through a container created
+//! for this purpose, and does so as rarely as possible.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -45,7 +45,7 @@ async fn create(node: &Node, sandbox: &str, config: ContainerConfig) -> String {
     created.unwrap().into_inner().container_id
 }
 
-/// The uid and gid that a container is reported to run as.
+/// The UID and GID in a container's status.
 async fn user(node: &Node, id: &str) -> (i64, i64) {
     let request = Request::new(ContainerStatusRequest {
         container_id: id.into(),

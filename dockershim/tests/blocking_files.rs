@@ -1,5 +1,4 @@
-//! Files that are not there to be read: nothing waits for them but what asked for them, and
-//! not for long.
+//! Files that block: only the operation that reads them waits, and not for long.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -27,10 +26,10 @@ use tokio::time::timeout;
 use tonic::Request;
 
 const SOON: Duration = Duration::from_secs(5);
-/// How often the disk answers.
+/// The interval at which blocked readers are released.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// A FIFO that somebody may write to, until the other is dropped: who reads it waits for that.
+/// A FIFO that has a writer until the returned file is dropped; reads block until then.
 fn fifo(path: &Path) -> File {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -89,7 +88,7 @@ async fn a_seccomp_profile_is_a_file_of_bounded_size_or_refused_by_name() {
     drop(held);
 }
 
-/// On one thread: what blocks it holds up everybody.
+/// Single-threaded, so a blocking call would stop all other tasks.
 #[tokio::test]
 async fn who_finishes_a_log_holds_up_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,11 +115,11 @@ async fn who_finishes_a_log_holds_up_nobody_else() {
     let (others, told) = mpsc::channel();
     let (done, finished) = mpsc::channel::<()>();
     let checkpoint = dir.path().join("logs/abc.json");
-    // The disk answers when the others went on, or after a while.
+    // Releases the reader once the other tasks have run, or after a timeout.
     let answering = std::thread::spawn(move || {
         let went_on = told.recv_timeout(SOON).is_ok();
         drop(disk);
-        // Also those who ask it only now.
+        // Also releases readers that open the file only now.
         while finished.recv_timeout(AGAIN) == Err(RecvTimeoutError::Timeout) {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
             drop(open(&checkpoint, flags, Mode::empty()));
@@ -128,7 +127,7 @@ async fn who_finishes_a_log_holds_up_nobody_else() {
         went_on
     });
     tokio::join!(logs.finish(&container), async {
-        // Nobody hears it when it is late.
+        // The receiver may have timed out.
         let _ = others.send(());
     });
     drop(done);

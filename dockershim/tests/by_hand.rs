@@ -1,4 +1,4 @@
-//! What CRI says of containers that somebody changed by hand.
+//! CRI states of containers that were changed by hand.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -63,7 +63,7 @@ async fn a_renamed_container_is_what_it_was() {
     for (pod_name, main_name) in [
         ("mine", "my-main"),
         ("k8s_POD_other_default_uid_7", "k8s_other_pod_default_uid_7"),
-        // As if each were the other.
+        // The sandbox's name looks like a container's, and vice versa.
         ("k8s_other_pod_default_uid_8", "k8s_POD_other_default_uid_8"),
     ] {
         let looks = || engine.calls("GET json");

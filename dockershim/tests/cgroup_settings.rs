@@ -1,4 +1,4 @@
-//! Files of cgroups that the shim writes after the start of a container.
+//! Cgroup files that the shim writes after it has started a container.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ async fn a_container_whose_cgroup_cannot_be_written_runs() {
     let sandbox = engine.add_sandbox("web", true, false);
     let id = engine.add_created_container(&sandbox, "main", r#"{"memory.high":"1"}"#);
     let node = Node::synced(&engine).await;
-    // A process that is not the container's: nothing is written to its cgroup.
+    // The process is not the container's, so its cgroup must not be written.
     engine.start_as(std::process::id());
     let request = StartContainerRequest {
         container_id: id.clone(),

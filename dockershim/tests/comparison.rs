@@ -1,5 +1,5 @@
-//! The model is compared with the engine's own list while the connection holds, for events do
-//! get lost; and images, however slow or broken, hold up nothing of it.
+//! The model is compared with the engine's list while connected, because events can get lost. Slow
+//! or broken images do not delay the comparison.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,10 +16,10 @@ use support::{FakeEngine, Hang, eventually, node::Node};
 use tokio::time::timeout;
 use tonic::{Code, Request};
 
-/// A round of the comparison, with time to spare for a slow machine.
+/// One round of the comparison, with a margin for slow machines.
 const A_ROUND: Duration = Duration::from_secs(60);
 
-/// Waits for `condition` for as long as a round of the comparison may take.
+/// Waits until `condition` holds, for at most one round of the comparison.
 async fn within_a_round(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {
@@ -44,7 +44,7 @@ async fn a_model_that_missed_events_is_right_after_a_round() {
     engine.end_unseen(&container);
     engine.remove(&removed, false);
     let added = engine.add_sandbox("added", true, false);
-    // Made for a request that nobody waits for any more.
+    // Created for a request that its client has abandoned.
     engine.add_sandbox("late", false, false);
     let expected = [(ended, SandboxNotready), (added, SandboxReady)];
     within_a_round("what was missed is known", || node.states() == expected).await;
@@ -79,7 +79,7 @@ async fn an_image_list_that_hangs_holds_up_no_container() {
     let container = container.await.unwrap().unwrap();
     let known = node.shim.model.snapshot().container(&container).unwrap();
     assert_eq!(known.status.image_id, app);
-    // A list that is not there yet is no empty list.
+    // A missing list must not be reported as an empty one.
     let listed = node
         .service
         .list_images(Request::new(ListImagesRequest::default()));
@@ -111,7 +111,7 @@ async fn an_image_that_cannot_be_inspected_costs_itself_alone() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(listed().await.unwrap(), 3);
-    // The kubelet checks runAsNonRoot by this answer: nobody's user is no answer.
+    // The kubelet checks `runAsNonRoot` with this response, so it must not lack the user.
     let request = ImageStatusRequest {
         image: Some(ImageSpec {
             image: "e2e.local/broken:1".into(),

@@ -1,4 +1,4 @@
-//! What images use of the disk.
+//! Disk usage of images.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,7 +10,7 @@ use cri_proto::runtime::v1::{ImageFsInfoRequest, image_service_server::ImageServ
 use support::{FakeEngine, Hang, eventually, node::Node};
 use tonic::Request;
 
-/// A shim that has seen the containers, and the images.
+/// A shim in sync that has listed the images.
 async fn node(engine: &FakeEngine) -> Node {
     let node = Node::synced(engine).await;
     let listed = || node.shim.images.require_list().is_ok();
@@ -35,7 +35,7 @@ async fn layers_that_images_share_count_once() {
     for _ in 0..10 {
         assert_eq!(used_by_images(&node).await, 1500);
     }
-    // It is a costly question, and nothing changed.
+    // The request is expensive, and nothing changed.
     assert_eq!(engine.calls("GET system"), 1);
 }
 
@@ -46,7 +46,7 @@ async fn images_are_told_of_while_the_engine_counts() {
     engine.set_layers_size(1500);
     engine.hang(Hang::DiskUsage, true);
     let node = node(&engine).await;
-    // Each with all of its layers.
+    // The sum of the images' sizes, with all layers of each.
     assert_eq!(used_by_images(&node).await, 2000);
     engine.hang(Hang::DiskUsage, false);
     let counted = async {

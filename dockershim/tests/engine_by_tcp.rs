@@ -1,4 +1,4 @@
-//! An engine that is reached by TCP, plain and over TLS.
+//! An engine reached by TCP, with and without TLS.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -25,11 +25,11 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// Clock ticks in a second, as the kernel counts for processes.
+/// Clock ticks per second, as the kernel reports them (USER_HZ).
 const TICKS: u32 = 100;
 const HOST: &str = "127.0.0.1";
 
-/// A port that leads to the engine's socket, over TLS where `tls` is given.
+/// Forwards a TCP port to the engine's socket, with TLS if `tls` is given.
 async fn by_tcp(engine: &FakeEngine, tls: Option<ServerConfig>) -> u16 {
     let listener = TcpListener::bind((HOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -58,7 +58,7 @@ async fn pass_on(mut client: impl AsyncRead + AsyncWrite + Unpin, socket: &Path)
     let _ = tokio::io::copy_bidirectional(&mut client, &mut engine).await;
 }
 
-/// The configuration of a server that is `identity`, to clients of `authority` alone.
+/// The TLS configuration of a server with this identity that accepts only clients of `authority`.
 fn serving(identity: &Identity, authority: &Authority) -> ServerConfig {
     let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
     let mut roots = RootCertStore::empty();
@@ -75,7 +75,7 @@ fn plain(port: u16) -> Endpoint {
     format!("tcp://{HOST}:{port}").parse().unwrap()
 }
 
-/// An engine over TLS, and the directory of the certificates to reach it.
+/// An engine behind TLS, and the directory with the client's certificates.
 async fn over_tls(fake: &FakeEngine) -> (Endpoint, tempfile::TempDir) {
     let authority = Authority::new("cluster");
     let tls = serving(&authority.identity(HOST), &authority);
@@ -90,8 +90,8 @@ async fn refusal(endpoint: Endpoint) -> String {
     engine.connect().await.unwrap_err().to_string()
 }
 
-/// The ticks until each established connection to `port` is probed; `None` for one that is not
-/// probed.
+/// The ticks until the next keepalive probe of each established connection to `port`; `None` for a
+/// connection without keepalive.
 fn probed_in(port: u16) -> Vec<Option<u32>> {
     let table = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let port = format!(":{port:04X}");
@@ -144,7 +144,7 @@ async fn events_calls_and_streams_go_over_tls_by_a_clients_certificate() {
     assert!(!connection.here);
     engine.ping().await.unwrap();
     let mut events = Box::pin(engine.events(EventsOptions::default()).unwrap());
-    // The engine sends only the events after it got the request.
+    // The engine sends only the events that follow the request.
     let id = tokio::select! {
         event = events.next() => panic!("an event of nothing: {event:?}"),
         () = eventually("the events are asked for", || fake.calls("GET events") == 1) => {
@@ -153,7 +153,7 @@ async fn events_calls_and_streams_go_over_tls_by_a_clients_certificate() {
     };
     let event = events.next().await.unwrap().unwrap();
     assert_eq!(event.actor.unwrap().id, Some(id));
-    // Each end learns that the other has sent everything.
+    // Each end is notified when the other has sent everything.
     let (mut output, mut input) = engine.start_exec("cat", false).await.unwrap();
     let text = "hello".repeat(100_000);
     input.write_all(text.as_bytes()).await.unwrap();
@@ -185,7 +185,7 @@ async fn an_engine_that_cannot_be_verified_is_refused() {
         assert!(refused.contains("the engine's certificate"), "{refused}");
         assert!(refused.contains(reason), "{refused}");
     }
-    // This engine serves no TLS at all.
+    // This engine does not use TLS.
     let endpoint = plain(by_tcp(&fake, None).await);
     let refused = refusal(endpoint.over_tls(dir.path()).unwrap()).await;
     assert!(refused.contains("TLS: "), "{refused}");
@@ -223,7 +223,7 @@ async fn an_engine_that_wants_a_certificate_and_gets_none_of_its_authority_says_
     let said = format!("does not take the certificate in {file}");
     assert!(refused.contains(&said), "{refused}");
 
-    // The directory is read again whenever the engine is connected to.
+    // The directory is read again at each connection.
     certificates::write(dir.path(), &authority, &authority.identity("shim"));
     engine.connect().await.unwrap();
 }

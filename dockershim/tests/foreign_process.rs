@@ -1,4 +1,4 @@
-//! Numbers of processes that the engine tells, and that are others' by now.
+//! PIDs from the engine that now belong to other processes.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -17,7 +17,7 @@ use cri_proto::runtime::v1::{
 use support::{FakeEngine, node::Node};
 use tonic::Request;
 
-/// A process in a network namespace of its own; ends with the test.
+/// A process in a network namespace of its own; killed when dropped.
 struct Bystander(Child);
 
 impl Bystander {
@@ -41,7 +41,8 @@ impl Drop for Bystander {
     }
 }
 
-/// A CNI plugin that notes down what it is asked, and its configuration.
+/// Creates a CNI plugin that logs its command and network namespace, and a network that uses it.
+/// Returns the shim's flags.
 fn cni(directory: &Path) -> Vec<String> {
     let plugin = directory.join("noting");
     let script = "#!/bin/sh\necho \"$CNI_COMMAND $CNI_NETNS\" >>\"$(dirname \"$0\")/asked\"\n\

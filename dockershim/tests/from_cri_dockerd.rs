@@ -1,4 +1,4 @@
-//! What runs on cri-dockerd runs here.
+//! Compatibility with workloads of cri-dockerd.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -76,7 +76,7 @@ async fn a_runtime_that_was_asked_for_by_name_gets_the_pods_annotations() {
     let sandbox = run(&node, "sandboxed", "runc").await.unwrap();
     let container = node.create(&sandbox, "main", APP).await.unwrap();
     for id in [&sandbox, &container] {
-        // Those that crun itself obeys are not the pod's to give.
+        // A pod cannot set annotations that crun itself interprets.
         let expected = json!({ "vendor.io/memory": "1" });
         assert_eq!(engine.host_config(id)["Annotations"], expected);
     }

@@ -1,4 +1,4 @@
-//! What a CRI client sees of an engine that hangs, breaks, restarts, and changes.
+//! CRI while the engine hangs, breaks, restarts and changes.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -58,7 +58,7 @@ async fn a_list_answers_while_an_inspect_hangs() {
     let hung = engine.add_sandbox("hung", true, false);
     let well = engine.add_sandbox("well", true, false);
     engine.hang(Hang::Inspect(hung.clone()), true);
-    // From its start on: what the engine's list told has to do.
+    // The inspect hangs from the start, so the engine's list has to suffice.
     let node = Node::start(&engine).await;
     tokio::time::timeout(Duration::from_secs(8), async {
         while !node.shim.model.synced() {
@@ -69,7 +69,7 @@ async fn a_list_answers_while_an_inspect_hangs() {
     .unwrap();
     let listed = node.list().await.unwrap();
     assert_eq!(listed, [(hung.clone(), Ready), (well.clone(), Ready)]);
-    // Others are followed meanwhile.
+    // Other containers are still followed.
     engine.end(&well);
     let both = [(hung.clone(), Ready), (well, NotReady)];
     eventually("the other's end is known", || node.states() == both).await;
@@ -91,7 +91,7 @@ async fn what_was_missed_while_the_event_stream_was_broken_is_caught_up() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(node.ready().await, (false, "EngineUnreachable".into()));
-    // Lists go on from memory; what would change something is refused at once.
+    // Lists are served from memory; mutations fail immediately.
     assert_eq!(node.list().await.unwrap().len(), 2);
     assert_eq!(node.run("web").await.unwrap_err().code(), Code::Unavailable);
 
@@ -110,7 +110,7 @@ async fn an_engine_that_comes_later_is_waited_for() {
     engine.add_sandbox("web", true, false);
     engine.stop();
     let node = Node::start(&engine).await;
-    // An empty list would be a lie that makes a kubelet start everything again.
+    // An empty list would be wrong, and would make the kubelet start everything again.
     assert_eq!(node.list().await.unwrap_err().code(), Code::Unavailable);
     assert!(!node.ready().await.0);
     let version = Request::new(VersionRequest::default());
@@ -128,7 +128,7 @@ async fn a_request_that_is_dropped_leaves_nothing_half_made() {
     let dropped = tokio::time::timeout(Duration::from_millis(200), node.run("web")).await;
     assert!(dropped.is_err());
     assert_eq!(engine.names().len(), 1);
-    // A second try does not take the first one's work for a left-over.
+    // A second attempt must not mistake the first one's sandbox for a left-over.
     assert_eq!(node.run("web").await.unwrap_err().code(), Code::Aborted);
     engine.hang(Hang::Start, false);
     eventually("the sandbox is whole", || {
@@ -170,7 +170,7 @@ async fn logs_that_cannot_be_completed_hold_up_their_own_containers_alone() {
     let engine = FakeEngine::start();
     let sandbox = engine.add_sandbox("web", true, false);
     let node = Node::synced(&engine).await;
-    // No log can be made below a file.
+    // No log can be created below a regular file.
     let bad = engine.socket.with_extension("file");
     std::fs::write(&bad, "").unwrap();
     let ids: Vec<_> = (0..40)

@@ -1,5 +1,5 @@
-//! Calls that come when the engine is further than the shim knows: what was to be done is done
-//! already, what it was to be done to is gone, or somebody else is at it.
+//! Calls when the engine is ahead of the shim's model: the operation is done already, its object is
+//! gone, or another client is operating on it.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -37,13 +37,13 @@ async fn remove(node: &Node, id: &str) -> Result<(), Status> {
     removed.map(drop)
 }
 
-/// The state of a container, if there is one.
+/// The state of a container, if it exists.
 fn state(node: &Node, id: &str) -> Option<ContainerState> {
     let container = node.shim.model.snapshot().container(id);
     container.ok().map(|container| container.status.state())
 }
 
-/// A sandbox with a container that was created and one that runs.
+/// A sandbox with a created container and a running one.
 async fn set_up() -> (FakeEngine, Node, String, String) {
     let engine = FakeEngine::start();
     let sandbox = engine.add_sandbox("web", true, false);
@@ -57,7 +57,7 @@ async fn set_up() -> (FakeEngine, Node, String, String) {
 #[tokio::test]
 async fn what_is_done_already_is_done() {
     let (engine, node, created, running) = set_up().await;
-    // The engine says 304, and no event told of it.
+    // The engine answers 304, and no event reported the start.
     engine.start_unseen(&created);
     start(&node, &created).await.unwrap();
     assert_eq!(
@@ -75,7 +75,7 @@ async fn what_is_done_already_is_done() {
 #[tokio::test]
 async fn what_is_gone_is_not_found_and_needs_no_end() {
     let (engine, node, created, running) = set_up().await;
-    // The engine says 404, and no event told of it.
+    // The engine answers 404, and no event reported the removal.
     engine.remove(&created, false);
     assert_eq!(
         start(&node, &created).await.unwrap_err().code(),

@@ -1,5 +1,5 @@
-//! Trees in volumes that are deeper than the kubelet has descriptors, a thread has stack and
-//! a path has room for. The limit holds for the whole process, so this is one of its own.
+//! Directory trees in volumes that exceed the descriptor limit, the thread's stack and `PATH_MAX`.
+//! The descriptor limit applies to the whole process, so this test has a process of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,7 +13,7 @@ use kubelet_volume::{
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// What a service of systemd begins with.
+/// The default soft limit of a systemd service.
 const DESCRIPTORS: u64 = 1024;
 
 fn few_descriptors() {

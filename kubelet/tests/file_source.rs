@@ -1,4 +1,4 @@
-//! What the kubelet hears when manifests come, change and go.
+//! Updates from the file source when manifests are added, changed and removed.
 
 #![allow(
     clippy::expect_used,
@@ -17,7 +17,7 @@ use kubelet_pod_spec::identity;
 use tokio::{sync::mpsc, time};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// A file source that runs, and what it tells.
+/// A running file source and its updates.
 struct Running {
     config: PodConfig,
     updates: mpsc::Receiver<PodUpdate>,
@@ -25,7 +25,7 @@ struct Running {
 }
 
 impl Running {
-    /// Looks again only when it is told to, unless `check_frequency` says so.
+    /// The source reads again on file system notifications and every `check_frequency`.
     fn start_with(path: &Path, check_frequency: Duration) -> Self {
         let (config, updates) = PodConfig::new();
         let cancel = CancellationToken::new();
@@ -46,7 +46,7 @@ impl Running {
         Self::start_with(path, Duration::from_secs(3600))
     }
 
-    /// The next update: what happened, and to which pods.
+    /// The next update: its operation and the names of its pods.
     async fn next(&mut self) -> (PodOperation, Vec<String>) {
         let update = time::timeout(Duration::from_secs(10), self.updates.recv())
             .await
@@ -104,7 +104,7 @@ async fn manifests_come_change_and_go() {
         (PodOperation::Add, names(&["db-node"]))
     );
 
-    // Another content is another pod, with another UID.
+    // Changed content means another UID, so it is another pod.
     fs::write(&file, manifest("web", "web:2")).unwrap();
     assert_eq!(
         running.next().await,
@@ -115,7 +115,7 @@ async fn manifests_come_change_and_go() {
         (PodOperation::Add, names(&["web-node"]))
     );
 
-    // As editors do: a new file takes the old one's name.
+    // Editors save this way: they rename a new file over the old one.
     let new = dir.path().join(".web.yaml.swp");
     fs::write(&new, manifest("web", "web:3")).unwrap();
     fs::rename(&new, &file).unwrap();
@@ -153,7 +153,7 @@ async fn a_file_that_is_removed_and_made_again_at_once_ends_and_starts_its_pod()
         running.silent().await;
     }
 
-    // A slip of an editor that writes so ends nothing.
+    // An invalid file, written the same way by an editor, ends no pod.
     let mut running = Running::start(dir.path());
     running.next().await;
     fs::remove_file(&file).unwrap();
@@ -173,13 +173,13 @@ async fn a_file_that_goes_bad_keeps_its_pods() {
         fs::write(&file, bad).unwrap();
         running.silent().await;
     }
-    // The others are served all the same.
+    // Other files are still read.
     fs::write(dir.path().join("db.yaml"), manifest("db", "db:1")).unwrap();
     assert_eq!(
         running.next().await,
         (PodOperation::Add, names(&["db-node"]))
     );
-    // As it was is no change.
+    // Restoring the original content is no change.
     fs::write(&file, manifest("web", "web:1")).unwrap();
     running.silent().await;
 }
@@ -221,7 +221,7 @@ async fn the_first_file_has_a_name_that_two_want() {
         (PodOperation::Add, names(&["web-node"]))
     );
 
-    // The second one's turn.
+    // The second file now gets the name.
     fs::remove_file(dir.path().join("1.yaml")).unwrap();
     assert_eq!(
         running.next().await,
@@ -261,7 +261,7 @@ async fn a_directory_may_come_later_and_be_replaced() {
         running.next().await,
         (PodOperation::Add, names(&["b-node"]))
     );
-    // The new directory is watched as the old one was.
+    // The new directory is watched too.
     fs::write(dir.join("c.yaml"), manifest("c", "c:1")).unwrap();
     assert_eq!(
         running.next().await,
@@ -312,6 +312,6 @@ async fn a_burst_is_taken_together() {
         pods += added.len();
         updates += 1;
     }
-    // One, unless this machine stalls between two writes.
+    // One update, unless the machine stalls between two writes.
     assert!(updates <= 5, "{updates} updates");
 }

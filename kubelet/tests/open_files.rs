@@ -1,4 +1,4 @@
-//! How many files a kubelet may have open.
+//! The kubelet's limit of open files.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -7,8 +7,8 @@ use std::{fs, path::Path, time::Duration};
 use e2e::process::Process;
 use tokio::time::{sleep, timeout};
 
-/// Starts a kubelet on a directory of its own, that may have 1024 files open and at most
-/// 8192, which it may not raise.
+/// Starts a kubelet on its own directory, with a soft limit of 1024 open files and a hard limit of
+/// 8192 that it cannot raise.
 fn start(dir: &Path, field: &str) -> Process {
     let config = dir.join("kubelet.yaml");
     let text = format!(
@@ -32,7 +32,7 @@ fn start(dir: &Path, field: &str) -> Process {
     Process::start("kubelet", None, Path::new("prlimit"), &args, &log).unwrap()
 }
 
-/// Soft and hard limit of open files of a process.
+/// The soft and hard limits of open files of a process.
 fn limits(process: &Process) -> Vec<String> {
     let path = format!("/proc/{}/limits", process.pid());
     let text = fs::read_to_string(path).unwrap();

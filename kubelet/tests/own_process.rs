@@ -1,4 +1,4 @@
-//! What the configuration says of the kubelet's own process, and of its node.
+//! Configuration of the kubelet's own process and of its node.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-/// Starts a kubelet on a directory, with these variables.
+/// Starts a kubelet on a directory; `variables` precede it on the command line of `env`.
 fn start(dir: &Path, fields: &str, variables: &[String]) -> Process {
     let config = dir.join("kubelet.yaml");
     let text = format!(
@@ -114,7 +114,7 @@ async fn with_swap_on_it_starts_only_where_it_may() {
         "Filename Type Size Used Priority\n/dev/swap7 partition 1 0 -2\n",
     )
     .unwrap();
-    // In a mount namespace where the kernel says so.
+    // The bind mount makes `/proc/swaps` show swap, in a private mount namespace.
     let mount = format!(
         "mount --bind {} /proc/swaps && exec \"$@\"",
         swaps.display()

@@ -1,4 +1,4 @@
-//! What people and tools read from the kubelet's servers.
+//! The kubelet's servers as people and tools use them.
 
 #![allow(
     clippy::expect_used,
@@ -86,7 +86,7 @@ impl NodeView for Node {
         self.health.clone()
     }
 
-    /// One log, of which more is written once what there is was read.
+    /// A log of one line; with `follow`, a second line comes once the first was received.
     async fn container_log(
         &self,
         _namespace: &str,
@@ -152,7 +152,7 @@ async fn serve(health: Result<(), String>) -> Served {
     }
 }
 
-/// The status and body of an answer.
+/// The status and body of the response.
 async fn request(address: &str, method: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
@@ -258,7 +258,7 @@ async fn an_oversized_head_is_refused() {
     let served = serve(Ok(())).await;
     let path = format!("/healthz?{}", "x".repeat(64 * 1024));
     let mut stream = TcpStream::connect(&served.healthz).await.unwrap();
-    // The server may hang up before all of it is written.
+    // The server may close the connection before the whole request is written.
     let _ = stream
         .write_all(format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n").as_bytes())
         .await;

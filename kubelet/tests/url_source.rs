@@ -1,4 +1,4 @@
-//! What the kubelet hears when a URL's document comes and changes.
+//! Updates from the URL source when its document appears and changes.
 
 #![allow(
     clippy::expect_used,
@@ -30,7 +30,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: web:1}]}\n";
 
-/// A server of one document, and a source that reads it all the time.
+/// A server with one document, and a source that polls it.
 struct Served {
     document: Arc<Mutex<(u16, String)>>,
     requests: Arc<Mutex<Vec<HeaderMap>>>,
@@ -85,7 +85,7 @@ impl Served {
             .expect("a source that runs")
     }
 
-    /// Lets the source read several times, and expects nothing of it.
+    /// Waits for several polls; they must cause no update.
     async fn expect_silence(&mut self) {
         let before = self.requests.lock().len();
         while self.requests.lock().len() < before + 3 {
@@ -118,7 +118,7 @@ async fn a_document_becomes_pods_of_this_node() {
     let values: Vec<_> = headers.get_all("x-node").iter().collect();
     assert_eq!(values, ["a", "b"]);
 
-    // The same content is no news, and a change is.
+    // Unchanged content causes no update; a change does.
     served.expect_silence().await;
     served.serve(200, &POD.replace("web:1", "web:2"));
     assert_eq!(served.next().await.operation, PodOperation::Remove);
@@ -171,7 +171,7 @@ async fn nothing_is_no_pods() {
     assert_eq!(served.next().await.operation, PodOperation::Remove);
 }
 
-/// Answers every request with a redirect, and keeps what it was asked with.
+/// Redirects every request to `to`; returns the address and the request headers.
 async fn redirect(to: String) -> (SocketAddr, Arc<Mutex<Vec<HeaderMap>>>) {
     let requests = Arc::<Mutex<Vec<HeaderMap>>>::default();
     let seen = Arc::clone(&requests);
@@ -188,7 +188,8 @@ async fn redirect(to: String) -> (SocketAddr, Arc<Mutex<Vec<HeaderMap>>>) {
 
 #[tokio::test]
 async fn headers_stay_on_the_host_that_they_were_given_for() {
-    // The host, another one, and back: who was elsewhere does not get them back.
+    // From one host to another and back: once a redirect left the host, no later request has the
+    // headers.
     let (last, at_last) = redirect("/again".to_owned()).await;
     let (elsewhere, at_elsewhere) = redirect(format!("http://127.0.0.1:{}/", last.port())).await;
     let (second, at_second) = redirect(format!("http://127.0.0.2:{}/", elsewhere.port())).await;

@@ -1,5 +1,4 @@
-//! The test double of an API server, asked by kube's client: in this process, and
-//! over TLS.
+//! The test double of an API server, used with kube's client: in this process, and over TLS.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -418,7 +417,7 @@ async fn a_node_may_do_what_is_its_own_and_no_more() {
     let other = own.patch_status("other", &params, &patch).await;
     assert_eq!(refused(other), forbidden);
     assert_eq!(refused(own.patch("web", &params, &patch).await), forbidden);
-    // It creates mirrors of its own pods alone.
+    // A node may create mirrors only of its own pods.
     let made = own.create(&PostParams::default(), &pod("new")).await;
     assert_eq!(refused(made), forbidden);
     let mut mirror = pod("mirror");

@@ -26,7 +26,7 @@ async fn a_checkpoint_is_refused_by_what_is_missing() {
     assert!(relative.message().starts_with("location: "), "{relative:?}");
     let unknown = checkpoint("0123", location.clone()).await;
     assert_eq!(unknown.code(), Code::NotFound);
-    // The engine of these tests is not an experimental one.
+    // The engine of these tests runs without `experimental`.
     let off = checkpoint(&id, location.clone()).await;
     assert_eq!(off.code(), Code::FailedPrecondition);
     assert!(off.message().contains("\"experimental\": true"), "{off:?}");

@@ -1,4 +1,4 @@
-//! `dockershim --network-plugin cni` with the real plugins, in front of a real engine.
+//! `dockershim --network-plugin cni` with the real plugins and a real engine.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -17,14 +17,14 @@ use e2e::{
 use serde_json::{Value, json};
 use tonic::Code;
 
-/// How long the shim may take to follow the engine or the configuration directory.
+/// The time for the shim to notice changes of the engine or of the configuration directory.
 const SOON: Duration = Duration::from_secs(10);
 async fn ip(cri: &mut Cri, pod: &str) -> String {
     let network = cri.pod_status(pod).await.unwrap().network;
     network.unwrap_or_default().ip
 }
 
-/// Asserts that the plugins of each attachment of a pod find it in order.
+/// Asserts that the plugins' `CHECK` succeeds for a pod; the loopback network has none.
 async fn assert_checked(cri: &mut Cri, pod: &str) {
     let request = cri::PodSandboxStatusRequest {
         pod_sandbox_id: pod.to_owned(),
@@ -108,7 +108,8 @@ async fn pods_reach_each_other_and_are_reached_by_a_port_of_the_node() {
     let hostname = cri.exec(&id, &["hostname"], 10).await.unwrap();
     assert_eq!(hostname.stdout, b"web\n");
 
-    // The server is left out: portmap of this age looks for IPv6 rules that it never makes.
+    // The server pod is omitted: this old version of portmap checks IPv6 rules that it never
+    // creates.
     assert_checked(&mut cri, &other).await;
 
     cri.stop_pod(&server).await.unwrap();
@@ -157,11 +158,11 @@ async fn the_network_is_ready_when_its_configuration_is_there() {
         .await
         .unwrap();
     assert!(made.is_empty(), "{made:?}");
-    // The node's network needs no plugin.
+    // A pod on the host network needs no plugin.
     let host = cri.run(&host_sandbox("host")).await.unwrap();
     cri.stop_pod(&host).await.unwrap();
 
-    // The node's range is not known yet.
+    // The node's pod CIDR is not known yet.
     let mut config = bridge(&node);
     config["plugins"][0]["capabilities"] = json!({"ipRanges": true});
     config["plugins"][0]["ipam"]["ranges"].take();
@@ -195,7 +196,7 @@ async fn the_network_is_ready_when_its_configuration_is_there() {
     cri.remove_pod(&pod).await.unwrap();
     ensure_nothing_is_left(&node).await.unwrap();
 
-    // The kubelet tells the ranges once: they are remembered.
+    // The kubelet sends the pod CIDR only once, so the shim stores it.
     node.kill_shim().unwrap();
     node.start_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
@@ -259,18 +260,18 @@ async fn a_killed_shim_takes_networks_down_as_they_were_put_up() {
     let before = cri.pod_status(&kept).await.unwrap();
     node.kill_shim().unwrap();
 
-    // Nobody sees it go.
+    // The shim does not see the removal.
     let force = RemoveContainerOptionsBuilder::new().force(true).build();
     let docker = node.docker().unwrap();
     docker.remove_container(&gone, Some(force)).await.unwrap();
-    // As if the plugins had just been at it.
+    // The cache as plugins leave it before they return a result.
     let file = node.path(&format!("cni/cache/results/pods-{half}-eth0"));
     let mut cached: BTreeMap<String, Value> =
         serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!(cached["kind"], "cniCacheV1");
     cached.remove("result").unwrap();
     fs::write(&file, json!(cached).to_string()).unwrap();
-    // Another network than the one that they are on.
+    // The configured network is no longer the sandboxes' network.
     let mut other = bridge(&node);
     other["name"] = "other".into();
     configure(&node, &other).unwrap();

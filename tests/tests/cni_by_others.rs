@@ -1,5 +1,5 @@
-//! What others do to the networks of sandboxes: another engine with the same cache, somebody
-//! who works on the engine by hand, and plugins that a killed shim left running.
+//! Interference with the networks of sandboxes: another engine with the same cache, manual changes
+//! to the engine, and plugins that outlive a killed shim.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -21,12 +21,12 @@ use e2e::{
 };
 use serde_json::json;
 
-/// How long the shim may take to follow the engine.
+/// The time for the shim to follow the engine.
 const SOON: Duration = Duration::from_secs(10);
-/// How long a plugin that was left running may be waited for.
+/// The time to wait for a plugin that is still running.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Notes down when it begins and ends, and ends its `ADD` only when it is let.
+/// Logs its start and end, and finishes its `ADD` only when allowed.
 const SLOW: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 config=$(cat)
@@ -55,7 +55,7 @@ async fn a_plugin_that_outlives_the_shim_ends_before_its_work_is_undone() {
     .await
     .unwrap();
     let mut runner = cri.clone();
-    // It ends with the shim that is asked.
+    // The request fails when its shim is killed.
     let run = tokio::spawn(async move { runner.run(&sandbox("slow")).await.is_ok() });
     node.await_until("the plugin is at it", SOON, async |_| {
         Ok(asked().contains("begin ADD"))
@@ -87,7 +87,7 @@ async fn the_pods_of_another_engine_keep_their_network() {
     let attached = leases(&node);
     let mut other = Node::with_cni().await.unwrap();
     other.stop_shim().await.unwrap();
-    // As on a node where both have libcni's directory.
+    // Two engines on one node share libcni's cache directory.
     let cache = other.path("cni/cache");
     let _ = fs::remove_dir_all(&cache);
     symlink(node.path("cni/cache"), &cache).unwrap();
@@ -96,7 +96,7 @@ async fn the_pods_of_another_engine_keep_their_network() {
     let mut others = Cri::of(&other).await.unwrap();
     await_ready(&other, &others).await.unwrap();
     let theirs = others.run(&sandbox("web")).await.unwrap();
-    // What is gone has been looked for once this one is detached.
+    // The shim looks for all missing sandboxes before this one is detached.
     let force = RemoveContainerOptionsBuilder::new().force(true).build();
     let docker = other.docker().unwrap();
     docker.remove_container(&theirs, Some(force)).await.unwrap();

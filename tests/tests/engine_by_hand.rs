@@ -1,5 +1,5 @@
-//! What CRI says when somebody works on the engine by hand: `docker restart`, `rename`,
-//! `pause`, `update`, `system prune`.
+//! CRI after manual changes to the engine: `docker restart`, `rename`, `pause`, `update`, `system
+//! prune`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -22,7 +22,7 @@ use e2e::{
     node::Node,
 };
 
-/// How long the shim may take to follow the engine.
+/// The time for the shim to follow the engine.
 const SOON: Duration = Duration::from_secs(10);
 
 async fn await_sandbox(node: &Node, cri: &Cri, id: &str, state: PodSandboxState) {
@@ -34,7 +34,7 @@ async fn await_sandbox(node: &Node, cri: &Cri, id: &str, state: PodSandboxState)
     .unwrap();
 }
 
-/// The container's limits, as its status tells them.
+/// The container's limits according to its status.
 async fn limits(cri: &Cri, id: &str) -> Result<LinuxContainerResources> {
     let status = cri.clone().status(id).await?;
     let resources = status.resources.and_then(|resources| resources.linux);
@@ -63,7 +63,7 @@ async fn a_sandbox_that_was_started_again_makes_way_for_a_new_one() {
     for id in gone {
         await_sandbox(&node, &cri, id, PodSandboxState::SandboxNotready).await;
     }
-    // A shim that did not see it says the same.
+    // A shim that did not see the restarts reports the same.
     node.kill_shim().unwrap();
     node.start_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_sandbox_that_was_started_again_makes_way_for_a_new_one() {
         let inspect = docker.inspect_container(id, None).await.unwrap();
         assert_eq!(inspect.state.unwrap().running, Some(false));
     }
-    // What the kubelet does about it.
+    // The kubelet reacts like this.
     let mut again = sandbox("restarted");
     again.metadata.as_mut().unwrap().attempt = 1;
     let again = cri.run(&again).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_renamed_container_is_found_by_what_it_was() {
         let options = RenameContainerOptionsBuilder::new().name(name).build();
         docker.rename_container(id, options).await.unwrap();
     }
-    // It is followed on: the model has taken in what came after.
+    // The shim still follows the container: later changes are in the model.
     cri.stop(&container, 0).await.unwrap();
     let status = cri.status(&container).await.unwrap();
     assert_eq!(status.state(), ContainerState::ContainerExited);
@@ -112,7 +112,7 @@ async fn a_renamed_container_is_found_by_what_it_was() {
     assert!(listed.unwrap().is_empty());
 }
 
-/// `docker pause`. With cgroup v1 runc gives up when a busy machine does not freeze in time.
+/// `docker pause`. With cgroup v1, runc gives up if a busy machine does not freeze in time.
 async fn pause(node: &Node, docker: &bollard::Docker, id: &str) {
     node.await_until("the container is paused", SOON, async |_| {
         match docker.pause_container(id).await {
@@ -133,7 +133,7 @@ async fn a_paused_container_runs() {
     for id in [&pod, &container] {
         pause(&node, &docker, id).await;
     }
-    // What is asked of the engine next is answered after the pause was seen.
+    // When this pod runs, the shim has seen the pause.
     let (_, other) = cri.run_pod("other", &["sleep", "1000"]).await.unwrap();
     let running = ContainerState::ContainerRunning;
     assert_eq!(cri.status(&other).await.unwrap().state(), running);
@@ -143,7 +143,7 @@ async fn a_paused_container_runs() {
     docker.unpause_container(&container).await.unwrap();
     let echoed = cri.exec(&container, &["echo", "hello"], 10).await.unwrap();
     assert_eq!(echoed.stdout, b"hello\n");
-    // And one that is paused can be stopped.
+    // A paused container can be stopped.
     pause(&node, &docker, &container).await;
     cri.stop(&container, 1).await.unwrap();
     let exited = ContainerState::ContainerExited;
@@ -216,12 +216,12 @@ async fn what_was_pruned_is_gone_and_does_not_hinder() {
     })
     .await
     .unwrap();
-    // What the kubelet does when it finds them gone.
+    // The kubelet's calls when it finds them gone.
     cri.stop_pod(&gone).await.unwrap();
     cri.remove_pod(&gone).await.unwrap();
     cri.remove(&ended).await.unwrap();
 
-    // With the last pod the engine has no use for the image of sandboxes any more.
+    // After the removal of the last pod, the prune also removes the sandbox image.
     cri.remove_pod(&kept).await.unwrap();
     prune().await;
     let again = cri.run(&sandbox("again")).await.unwrap();

@@ -1,4 +1,4 @@
-//! An engine that another machine has: its processes have numbers that are others' here.
+//! An engine on another machine: its PIDs belong to other processes here.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,10 +16,10 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
 };
 
-/// The port of an engine that serves TLS, in the engine's network namespace.
+/// The port of an engine with TLS, in the engine's network namespace.
 const PORT: u16 = 2376;
 
-/// What `connect` reaches, behind a TCP port.
+/// Forwards a TCP port to the connections that `connect` opens.
 async fn by_tcp<S, C>(connect: impl Fn() -> C + Send + 'static) -> String
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
@@ -65,7 +65,7 @@ async fn nothing_is_read_of_processes_that_bear_its_numbers() {
     let mut port = forwarder.connect(80).await.unwrap();
     port.error.read_to_string(&mut refused).await.unwrap();
     assert!(refused.contains("not those of this machine"), "{refused}");
-    // The rest is the engine's own work.
+    // Everything else is done by the engine.
     let echoed = cri.exec(&container, &["echo", "hello"], 10).await.unwrap();
     assert_eq!(echoed.stdout, b"hello\n");
     cri.remove_pod(&pod).await.unwrap();
@@ -95,7 +95,7 @@ async fn an_engine_that_serves_tls_does_its_work() {
     ];
     node.engine_mut().stop().unwrap();
     node.engine_mut().start_again_with(&flags).await.unwrap();
-    // Its sockets are where the engine's are.
+    // Sockets of these threads are in the engine's network namespace.
     let threads = node.namespace().runtime().unwrap();
     let handle = threads.handle().clone();
     let endpoint = by_tcp(move || {

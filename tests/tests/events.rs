@@ -1,4 +1,4 @@
-//! `GetContainerEvents` and the list streams.
+//! `GetContainerEvents` and the streaming lists.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -38,7 +38,7 @@ async fn next(events: &mut Streaming<ContainerEventResponse>) -> ContainerEventR
 async fn every_listener_hears_a_pods_life_in_order_with_full_statuses() {
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    // What was there before is no news.
+    // Existing containers cause no events.
     let (old, _) = cri.run_pod("old", &["sleep", "1000"]).await.unwrap();
     let mut listeners = [listen(&mut cri).await, listen(&mut cri).await];
 
@@ -135,11 +135,11 @@ async fn a_container_that_ends_by_itself_is_told_and_a_stopping_shim_ends_the_st
 
 #[tokio::test]
 async fn a_listener_that_does_not_read_is_told_of_its_loss() {
-    /// More changes than a listener may be behind, and those that are on their way to it.
+    /// More changes than a listener may lag behind, including those already on their way.
     const CHANGES: usize = 1200;
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    // Large events fill what lies between the shim and the listener soon.
+    // Large events quickly fill the buffers between the shim and the listener.
     let mut pod = sandbox("busy");
     let long = "x".repeat(16 * 1024);
     pod.annotations = BTreeMap::from([("long".to_owned(), long)]);
@@ -182,7 +182,7 @@ async fn a_listener_that_does_not_read_is_told_of_its_loss() {
     }
     let all = reader.await.unwrap();
 
-    // It gets what was on its way, in order, then its loss, and nothing more.
+    // The listener gets the events on their way in order, then the error, and nothing else.
     let mut told = Vec::new();
     let loss = loop {
         match tokio::time::timeout(SOON, slow.message()).await.unwrap() {
@@ -193,7 +193,7 @@ async fn a_listener_that_does_not_read_is_told_of_its_loss() {
     assert_eq!(loss.code(), Code::DataLoss, "{loss}");
     assert!(all.starts_with(&told), "{} events", told.len());
     assert!(matches!(slow.message().await, Ok(None)));
-    // It is to list, and to listen anew.
+    // The client must list and listen again.
     let mut anew = listen(&mut cri).await;
     let made = cri.create(&id, container("last", &["true"]), &pod).await;
     assert_eq!(next(&mut anew).await.container_id, made.unwrap());
@@ -236,8 +236,8 @@ async fn streamed_lists_are_the_lists() {
     assert_eq!(part.images, listed.images);
 }
 
-/// What the kernel holds a container to: bytes of memory, and the microseconds that it has of
-/// 100000, if that is limited.
+/// The container's limits in its cgroup: bytes of memory, and CPU quota in microseconds per 100000,
+/// if limited.
 async fn limit_in_cgroup(cri: &mut Cri, id: &str) -> (i64, Option<i64>) {
     let script = "cd /sys/fs/cgroup; if [ -e memory.max ]; then cat memory.max cpu.max; \
                   else cat memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us; fi";
@@ -277,7 +277,7 @@ async fn limits_are_changed_while_a_container_runs() {
     );
     assert_eq!(limit_in_cgroup(&mut cri, &id).await, (LIMIT, None));
 
-    // More, less, and each without a word on the other.
+    // Increases and decreases, each without the other resource.
     let memory = |memory_limit_in_bytes| cri::LinuxContainerResources {
         memory_limit_in_bytes,
         ..Default::default()
@@ -297,14 +297,14 @@ async fn limits_are_changed_while_a_container_runs() {
         update.await.unwrap();
         assert_eq!(limit_in_cgroup(&mut cri, &id).await, expected);
     }
-    // The engine cannot take this one away. It is not said to be gone.
+    // The engine cannot remove this limit, so the call must fail.
     let update = request(&id, memory(-1));
     let refused = cri.runtime.update_container_resources(update).await;
     let said = refused.unwrap_err();
     assert!(said.message().contains("emory"), "{said}");
     assert_eq!(limit_in_cgroup(&mut cri, &id).await, (LIMIT / 2, None));
 
-    // The pod's cgroup holds them.
+    // Huge page limits belong to the pod's cgroup.
     let huge = cri::LinuxContainerResources {
         hugepage_limits: vec![cri::HugepageLimit {
             page_size: "2MB".into(),

@@ -1,4 +1,4 @@
-//! Commands in containers that end before their time, and those that never begin.
+//! Commands in containers that are ended early, or cannot be started.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,9 +14,9 @@ use tonic::{Code, Request};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
 const SOON: Duration = Duration::from_secs(20);
-/// What would take for ever.
+/// Longer than any step takes that does not hang.
 const LIMIT: Duration = Duration::from_secs(120);
-/// A command with a child, which both would run for long, and do not heed what is politely asked.
+/// A command with a child; both run for long and ignore TERM and HUP.
 const LONG: &str = "trap '' TERM HUP; echo begun; sleep 1234 & sleep 1234; wait";
 const OUTPUTS: Wants = Wants {
     stdin: false,
@@ -25,7 +25,7 @@ const OUTPUTS: Wants = Wants {
     tty: false,
 };
 
-/// The command lines of what runs in a container.
+/// The command lines of a container's processes.
 fn runs(id: &str) -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let of_container = processes.filter(|process| {
@@ -78,7 +78,7 @@ async fn exec_sync_ends_its_command_when_its_time_is_over_or_its_client_is_gone(
     cri.runtime.exec_sync(request).await.unwrap_err();
     await_only_the_container(&node, &id, "after its client's time").await;
 
-    // The call is cancelled; then the whole connection is gone.
+    // First the client cancels the call; then it drops the connection.
     let mut other = Cri::of(&node).await.unwrap();
     for drop_connection in [false, true] {
         let mut client = if drop_connection {
@@ -93,7 +93,7 @@ async fn exec_sync_ends_its_command_when_its_time_is_over_or_its_client_is_gone(
         await_only_the_container(&node, &id, "after a cancelled call").await;
     }
 
-    // Others are not touched.
+    // Other commands are not affected.
     let answer = cri.exec(&id, &["echo", "alive"], 10).await.unwrap();
     assert_eq!(answer.stdout, b"alive\n");
 }
@@ -109,7 +109,7 @@ async fn a_command_that_ends_its_container_ends_with_it() {
         async move {
             let pod = format!("p{n}");
             let (_, id) = cri.run_pod(&pod, &["sh", "-c", ends]).await.unwrap();
-            // The engine may know how the command ended, and may not.
+            // The engine may or may not know the command's exit code.
             if n % 2 == 0 {
                 match cri.exec(&id, &touch, 0).await {
                     Ok(answer) => assert!([0, 127, 137].contains(&answer.exit_code), "{answer:?}"),
@@ -165,7 +165,7 @@ async fn a_command_that_cannot_be_started_says_why_on_its_error_output() {
             assert!(ended.message.contains(reason), "{program}: {ended:?}");
             assert!(matches!(ended.code, Some(126 | 127)), "{ended:?}");
 
-            // A client that takes no error output is told all the same.
+            // A client without error output gets the reason too.
             let only = Wants {
                 stderr: false,
                 ..OUTPUTS
@@ -174,7 +174,7 @@ async fn a_command_that_cannot_be_started_says_why_on_its_error_output() {
             assert!(ended.out.is_empty(), "{program}: {ended:?}");
             assert!(ended.message.contains(reason), "{program}: {ended:?}");
 
-            // A terminal is all that its user looks at.
+            // With a terminal, the user sees only its output.
             let tty = Wants { tty: true, ..only };
             let ended = exec(&mut cri, &id, &[program], tty, transport).await;
             assert!(ended.out.contains(reason), "{program}: {ended:?}");

@@ -1,4 +1,4 @@
-//! The fake runtime keeps CRI's promises, so that a test on it means something.
+//! The fake runtime conforms to CRI, so tests that use it are meaningful.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

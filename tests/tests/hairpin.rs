@@ -1,4 +1,4 @@
-//! `--hairpin-mode` on the engine's own bridge.
+//! `--hairpin-mode` on the engine's bridge.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,7 +9,7 @@ use e2e::{
 
 #[tokio::test]
 async fn the_hairpin_mode_sets_the_engines_bridge() {
-    // A file of each port of the engine's bridge, and of the bridge.
+    // One file per port of the engine's bridge, and one of the bridge itself.
     const PORTS: &str = "cat /sys/class/net/docker0/brif/*/hairpin_mode";
     const BRIDGE: &str = "cat /sys/class/net/docker0/flags";
     let mut node = Node::with_shim().await.unwrap();
@@ -48,7 +48,7 @@ async fn the_hairpin_mode_sets_the_engines_bridge() {
     assert!(is_promiscuous(&look(&node, BRIDGE)), "{}", node.shim_log());
     assert_eq!(look(&node, PORTS), "0\n0\n");
 
-    // Elsewhere there is nothing to set, and that is said once.
+    // The mode `hairpin-veth` has no effect here; the log says so once.
     node.stop_shim().await.unwrap();
     node.start_shim_with(&["--hairpin-mode", "hairpin-veth"])
         .await

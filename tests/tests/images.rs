@@ -1,5 +1,5 @@
-//! Images through `dockershim`: pulls from a registry by tag, by digest and with
-//! basic authentication, and what the other verbs make of them.
+//! Images through `dockershim`: pulls from a registry by tag, by digest and with basic
+//! authentication, and their lists, status and removal.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,7 +12,7 @@ use e2e::{
 };
 use tonic::Code;
 
-/// A registry with one image that the engine does not hold.
+/// A registry with one image that the engine does not have.
 async fn registry(node: &Node, port: u16, auth: bool) -> (Registry, String) {
     let dir = node.path(&format!("registry-{port}"));
     let registry = Registry::start(node.namespace(), &dir, port, auth)
@@ -52,7 +52,7 @@ async fn an_image_is_pulled_by_tag_and_by_digest() {
     for name in [&digest, &id] {
         assert_eq!(cri.image(name).await.unwrap().unwrap().id, id, "{name}");
     }
-    // Removing what is not there is no error.
+    // Removing a missing image is no error.
     cri.remove_image(&digest).await.unwrap();
     cri.remove_image(&digest).await.unwrap();
     assert!(cri.image(&id).await.unwrap().is_none());

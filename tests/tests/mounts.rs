@@ -1,4 +1,4 @@
-//! Mounts and identities, as a container sees them.
+//! Mounts and users as a container sees them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -25,7 +25,7 @@ fn image_mount(path: &str, sub_path: &str) -> cri::Mount {
     }
 }
 
-/// What a command in the container prints.
+/// The output of a command in the container.
 async fn output(cri: &mut Cri, id: &str, command: &[&str]) -> String {
     let done = cri.exec(id, command, 30).await.unwrap();
     let text = [done.stdout, done.stderr].concat();
@@ -74,7 +74,7 @@ async fn images_are_mounted_read_only_and_unmounted_with_their_last_container() 
         ("bin", true)
     );
 
-    // It survives a restart.
+    // The mounts survive a restart of the shim.
     node.kill_shim().unwrap();
     node.start_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_container_runs_as_who_it_is_reported_to() {
         (user.uid, user.gid, user.supplemental_groups),
         (1000, 2000, vec![2000, 3000])
     );
-    // Nothing is left of how it was found out.
+    // No temporary container remains from determining the user.
     let containers = node.engine().client().unwrap();
     let options = bollard::query_parameters::ListContainersOptions {
         all: true,
@@ -213,7 +213,7 @@ async fn what_a_crash_of_the_engine_left_of_reading_an_image_is_removed() {
         .create_container(options.clone(), ours)
         .await
         .unwrap();
-    // As an image with this label makes it for anybody.
+    // An image with this label gives it to anybody's container.
     let anybodys = docker.create_container(options, left(None)).await.unwrap();
     node.engine_mut().stop().unwrap();
     node.engine_mut().start_again().await.unwrap();

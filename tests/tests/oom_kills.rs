@@ -1,4 +1,5 @@
-//! A container past its memory limit ends as `OOMKilled`, whatever the engine knows of it.
+//! A container that exceeds its memory limit is reported as `OOMKilled`, even if the engine missed
+//! the kill.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,7 +15,7 @@ use e2e::{
 const LIMIT: i64 = 24 << 20;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs `command` in a pod of its own, and returns the container's id.
+/// Runs `command` in its own pod; returns the container's ID.
 async fn run(cri: &mut Cri, name: &str, command: &[&str]) -> String {
     let config = sandbox(name);
     let pod = cri.run(&config).await.unwrap();
@@ -32,7 +33,7 @@ async fn run(cri: &mut Cri, name: &str, command: &[&str]) -> String {
     id
 }
 
-/// The exit code and the reason of a container, once it ended.
+/// The exit code and reason of a container once it has ended.
 async fn end(cri: &mut Cri, id: &str) -> (i32, String) {
     let ended = async {
         loop {

@@ -1,5 +1,5 @@
-//! What an operator sees of `dockershim`: metrics, health, the doctor, and the service
-//! manager's side of its life.
+//! Operation of `dockershim`: metrics, health, the doctor, and the service manager's notifications
+//! and sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -29,10 +29,10 @@ use tokio::{
 };
 use tonic::{Code, transport::Endpoint};
 
-/// How long the shim may take to notice what happened to the engine.
+/// The time for the shim to notice a change of the engine's state.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A node whose shim serves metrics and health, and their address.
+/// A node whose shim serves metrics and health, and the address of both.
 async fn watched_node() -> (Node, String) {
     let flags = ["--metrics-bind-addr", "localhost:0"];
     let node = Node::with_shim_and(&flags).await.unwrap();
@@ -43,7 +43,7 @@ async fn watched_node() -> (Node, String) {
     (node, address)
 }
 
-/// The status and the body of a GET.
+/// The status and body of the response to a GET.
 async fn get(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: shim\r\nConnection: close\r\n\r\n");
@@ -55,7 +55,7 @@ async fn get(address: &str, path: &str) -> (u16, String) {
     (status.parse().unwrap(), body.to_owned())
 }
 
-/// The value of the one series with this name and these labels.
+/// The value of a series with this name and these labels.
 fn value(text: &str, series: &str) -> f64 {
     let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
     text.lines()
@@ -257,11 +257,11 @@ async fn a_shim_that_is_told_to_end_answers_what_is_in_flight() {
     let log = node.shim_log();
     assert!(log.contains("stopped; pods keep running"), "{log}");
     assert!(!log.contains("cut off"), "{log}");
-    // And takes nobody new.
+    // The shim accepts no new clients.
     assert!(cri.containers(ContainerFilter::default()).await.is_err());
 }
 
-/// The flags of a shim that serves without an engine.
+/// Flags of a shim without an engine.
 fn alone<'a>(cri: &'a str, nowhere: &'a str) -> [&'a str; 4] {
     [
         "--container-runtime-endpoint",
@@ -299,7 +299,7 @@ fn the_service_manager_hears_of_start_life_and_end() {
     )
     .unwrap();
     assert_eq!(hear(), "READY=1\n");
-    // Twice within the time that it is given.
+    // Notifications come at half of the watchdog interval.
     let began = Instant::now();
     for _ in 0..3 {
         assert_eq!(hear(), "WATCHDOG=1\n");
@@ -311,7 +311,7 @@ fn the_service_manager_hears_of_start_life_and_end() {
     assert!(process.stop().unwrap().success());
 }
 
-/// A child that does not outlive its test.
+/// A child process that is killed when dropped.
 struct Kept(Child);
 
 impl Drop for Kept {
@@ -321,7 +321,7 @@ impl Drop for Kept {
     }
 }
 
-/// A shim on `fd://`, with `input` as the descriptor that is handed over.
+/// A shim with the endpoint `fd://`, which receives the descriptor `input`.
 fn activated(input: OwnedFd, sockets: u32, nowhere: &str) -> Command {
     let script = format!(
         "exec 3<&0 </dev/null; export LISTEN_FDS={sockets} LISTEN_PID=$$; exec \"$0\" \"$@\""

@@ -1,5 +1,5 @@
-//! `deploy/run.sh`, which is `make run`, leaves nothing behind however it ends. Each test has a
-//! machine of its own: processes, mounts and network that no other sees.
+//! `deploy/run.sh`, which is `make run`, leaves nothing behind, however it ends. Each test has its
+//! own processes, mounts and network, isolated in namespaces (the "machine").
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,27 +20,27 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// How long a start or an end may take.
+/// The time for a start or an end.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The text that it writes when the example serves.
+/// The output once the example is running.
 const SERVES: &str = "Ctrl-C stops it all.";
-/// Gives the machine its own directories for the engine, and adopts orphans, as every first process
-/// has to.
+/// Gives the machine its own directories for the engine. Its first process also reaps orphans, as
+/// PID 1 must.
 const MACHINE: &str = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib && \
      mkdir -p /run/lock && ip link set lo up && echo ready && { sleep infinity & wait; }";
 
 const OWN_PROCESSES: usize = 2;
 
-/// A machine of a test's own. Dropped, everything in it ends.
+/// The namespaces of one test. All processes in them end when it is dropped.
 struct Machine {
     dir: TempDir,
-    /// The pid of its first process outside of it.
+    /// The PID of its first process, outside the namespaces.
     init: u32,
     mounts: BTreeSet<String>,
     _holder: Process,
 }
 
-/// The quick start.
+/// A run of the quick start.
 struct Run {
     child: Child,
     output: PipeReader,
@@ -87,7 +87,7 @@ impl Machine {
         machine
     }
 
-    /// Starts the quick start, and waits until the example serves.
+    /// Starts the quick start, and waits until the example is running.
     async fn run(&self) -> Run {
         let mut run = self.start();
         let mut written = String::new();
@@ -119,12 +119,12 @@ impl Machine {
         }
     }
 
-    /// Where procfs shows the machine's own processes.
+    /// The path to the machine's own procfs.
     fn proc(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/proc", self.init))
     }
 
-    /// The machine's processes, by their number in it, and their commands.
+    /// The machine's processes: their PIDs in it, and their commands.
     fn processes(&self) -> Vec<(u32, String)> {
         let entries = fs::read_dir(self.proc()).unwrap().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -139,7 +139,7 @@ impl Machine {
         targets.map(str::to_owned).collect()
     }
 
-    /// Sends a signal (`KILL`) to the process whose command line `is_it` accepts.
+    /// Sends a signal (such as `KILL`) to the process whose command line `is_it` accepts.
     fn kill(&self, what: &str, is_it: impl Fn(&str) -> bool) {
         let line = |pid: &u32| {
             let line = fs::read_to_string(self.proc().join(pid.to_string()).join("cmdline"));
@@ -156,7 +156,7 @@ impl Machine {
         assert!(status.unwrap().success());
     }
 
-    /// Waits until nothing is left but what was there at the beginning.
+    /// Waits until only the machine's own processes and mounts are left, and no container.
     async fn await_nothing_left(&self, way: &str) {
         let deadline = Instant::now() + LIMIT;
         let containers = self.proc().join("../var/lib/docker/containers");
@@ -186,12 +186,12 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // All other processes end with its first one, and so does what holds it.
+        // When the first process ends, all others end with it, including the one that started it.
         let _ = signal(self.init, Signal::KILL);
     }
 }
 
-/// The name of a process's program; `None` when it has ended, even if it was not reaped yet.
+/// The program name of a process; `None` if it has ended, even if it is not reaped yet.
 fn command(proc: &Path, pid: u32) -> Option<String> {
     let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let (before, after) = stat.rsplit_once(") ")?;
@@ -199,7 +199,7 @@ fn command(proc: &Path, pid: u32) -> Option<String> {
     (!after.starts_with('Z')).then(|| name.to_owned())
 }
 
-/// Whether a command line is that of the process that was called.
+/// Whether a command line is that of the called script.
 fn is_called(line: &str) -> bool {
     line.starts_with("bash /")
 }
@@ -214,7 +214,7 @@ async fn nothing_is_left_when_it_is_told_to_end_and_nobody_reads_what_it_says() 
     let machine = Machine::new().await;
     for what in ["INT", "TERM", "HUP"] {
         let mut run = machine.run().await;
-        // As Ctrl-C does with `make run | tee log`: the reader is gone first.
+        // Like Ctrl-C with `make run | tee log`: the reader ends first.
         drop(run.output);
         machine.kill(what, is_called);
         machine.await_nothing_left(what).await;
@@ -229,7 +229,7 @@ async fn nothing_is_left_when_its_reader_goes_away() {
     drop(run.output);
     machine.await_nothing_left("while it waits").await;
     run.child.wait().unwrap();
-    // The reader is gone before it has written a word.
+    // The reader ends before the first output.
     let mut run = machine.start();
     drop(run.output);
     machine.await_nothing_left("while it starts").await;

@@ -1,5 +1,4 @@
-//! A node that is switched on while its API server is out of reach: it starts the pods that
-//! it had, from its checkpoint.
+//! A node that boots while its API server is unreachable starts its pods from its checkpoint.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,10 +12,10 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// How long a pod may take to become what is waited for.
+/// The time for a pod to reach the awaited state.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A pod that is ready with this config map in a volume and this secret in a variable alone.
+/// A pod that is ready only with its config map in a volume and its secret in a variable.
 fn pod(name: &str) -> Value {
     let is_told = "test \"$(cat /told/word)\" = hello && test \"$SECRET\" = hush";
     json!({
@@ -45,7 +44,7 @@ fn container_id(pod: &Value) -> &str {
     id.unwrap_or_default()
 }
 
-/// Waits until the kubelet itself has the pod ready, in another container than `before`.
+/// Waits until the kubelet itself reports the pod as ready, with a container other than `before`.
 async fn await_anew(node: &Node, name: &str, before: &str) -> Result<String> {
     let ready = async |node: &Node| {
         let pods = node.pods().await?;

@@ -1,4 +1,4 @@
-//! `dockershim` in front of a real engine, verb by verb, over its socket.
+//! `dockershim` with a real engine: each CRI call over its socket.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,7 +12,7 @@ use e2e::{
 };
 use tonic::Code;
 
-/// How long the live model may take to follow the engine.
+/// The time for the live model to follow the engine.
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn a_pod_lives_from_run_to_remove() {
         .await
         .unwrap();
 
-    // Each mutation is visible in the next call.
+    // Each mutation is visible to the next call.
     let status = cri.status(&id).await.unwrap();
     assert_eq!(status.state(), ContainerState::ContainerRunning);
     assert!(status.started_at >= status.created_at && status.created_at > 0);
@@ -50,7 +50,7 @@ async fn a_pod_lives_from_run_to_remove() {
         cri.pod_status(&pod).await.unwrap_err().code(),
         Code::NotFound
     );
-    // All of it may be said again.
+    // All of these calls are idempotent.
     cri.stop(&id, 1).await.unwrap();
     cri.remove(&id).await.unwrap();
     cri.stop_pod(&pod).await.unwrap();
@@ -431,7 +431,7 @@ async fn what_others_do_on_the_engine_is_followed() {
     };
     let options = None::<bollard::query_parameters::CreateContainerOptions>;
     docker.create_container(options, foreign).await.unwrap();
-    // A pod made after it shows that its event has been taken in.
+    // Once a later pod exists, the container's event has been processed.
     cri.run_pod("next", &["sleep", "1000"]).await.unwrap();
     let listed = cri.containers(cri::ContainerFilter::default()).await;
     assert_eq!(listed.unwrap().len(), 1);
@@ -529,7 +529,7 @@ async fn lists_go_on_while_the_engine_hangs_or_is_away() {
     node.await_until("ready again", SOON, async |_| Ok(ready().await?.status))
         .await
         .unwrap();
-    // The engine ended what ran when it stopped; the shim has seen it.
+    // Stopping the engine ended the containers; the shim has noticed it.
     assert_eq!(
         cri.pod_status(&pod).await.unwrap().state(),
         PodSandboxState::SandboxNotready

@@ -1,5 +1,4 @@
-//! Static pods from manifest to running containers, through both binaries, on a
-//! real engine.
+//! Static pods from the manifest to running containers, through both binaries, on a real engine.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,7 +9,7 @@ use e2e::{cri::Cri, node::Node, process};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// How long one step of a pod's life may take.
+/// The time for one step of a pod's life.
 const SOON: Duration = Duration::from_secs(30);
 
 fn web(name: &str, extra: &str) -> String {
@@ -51,7 +50,7 @@ async fn page(node: &Node, pod: &Value) -> anyhow::Result<bool> {
     Ok(page.stdout == b"hello from the pod\n")
 }
 
-/// What the shim holds: ids of sandboxes and containers.
+/// IDs of all sandboxes and containers of the shim.
 async fn held(node: &Node) -> (BTreeSet<String>, BTreeSet<String>) {
     let mut cri = Cri::of(node).await.unwrap();
     let pods = cri.pods(cri::PodSandboxFilter::default()).await.unwrap();
@@ -132,7 +131,7 @@ async fn a_deleted_manifest_removes_everything_within_the_grace_period() {
         .all(true)
         .build();
     assert!(docker.list_containers(Some(all)).await.unwrap().is_empty());
-    // They are removed once the pod has ended.
+    // Log directories are removed after the pod has terminated.
     node.await_until("no log directory is left", SOON, async |node| {
         Ok(fs::read_dir(node.path("logs"))?.count() == 0)
     })
@@ -195,7 +194,7 @@ async fn a_broken_manifest_names_file_and_field_and_changes_nothing() {
     ])
     .await;
     logged(&["syntax.yaml"]).await;
-    // A pod of a file written afterwards shows that the broken ones were read.
+    // Once a pod of a later manifest is running, the broken ones have been read.
     node.write_manifest("third.yaml", &web("third", ""))
         .unwrap();
     node.await_running("third", SOON).await.unwrap();
@@ -287,7 +286,7 @@ async fn either_binary_killed_leaves_the_pods_running_and_picks_up_again() {
     node.start_shim().await.unwrap();
     assert_eq!(held(&node).await, before);
 
-    // A pod that has not settled gets the time to show it.
+    // The delay reveals pods that would still change.
     node.write_manifest("three.yaml", &web("three", ""))
         .unwrap();
     node.await_running("three", SOON).await.unwrap();
@@ -296,7 +295,7 @@ async fn either_binary_killed_leaves_the_pods_running_and_picks_up_again() {
     assert!(before.0.is_subset(&after.0) && before.1.is_subset(&after.1));
     assert_eq!((after.0.len(), after.1.len()), (3, 3));
 
-    // A manifest that went away while the kubelet was down is caught up with.
+    // A manifest that was removed while the kubelet was down is noticed.
     node.kill_kubelet().unwrap();
     node.remove_manifest("one.yaml").unwrap();
     node.start_kubelet().await.unwrap();
@@ -306,7 +305,7 @@ async fn either_binary_killed_leaves_the_pods_running_and_picks_up_again() {
     })
     .await
     .unwrap();
-    // An orderly stop leaves pods running as well.
+    // Pods keep running after a regular stop too.
     let left = held(&node).await;
     node.stop_kubelet().unwrap();
     node.stop_shim().await.unwrap();

@@ -1,4 +1,4 @@
-//! Stats of `dockershim` in front of a real engine, against what the containers do.
+//! Stats of `dockershim` with a real engine, compared with the containers' actual usage.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,7 +20,7 @@ use tonic::Code;
 
 const MIB: u64 = 1 << 20;
 const SECOND: f64 = 1e9;
-/// How long the live model may take to follow the engine, and a small layer to be measured.
+/// The time for the live model to follow the engine, and for a small layer to be measured.
 const SOON: Duration = Duration::from_secs(15);
 
 fn number(value: Option<UInt64Value>) -> u64 {
@@ -87,7 +87,7 @@ async fn cpu_and_memory_are_what_a_container_uses() {
     let idle_rate = stats(&mut cri, &idle).await.cpu.unwrap();
     assert!(number(idle_rate.usage_nano_cores) < 50_000_000);
 
-    // The pod has its containers' time, and its own.
+    // The pod's CPU time includes that of its containers and of the pause process.
     let of = |linux: &cri::LinuxPodSandboxStats| {
         number(linux.cpu.as_ref().unwrap().usage_core_nano_seconds)
     };
@@ -155,7 +155,7 @@ async fn a_pod_tells_its_network_and_its_processes() {
         (number(default.rx_bytes), number(default.tx_bytes))
     };
     assert!(bytes(&after).0 > bytes(&before).0 && bytes(&after).1 > bytes(&before).1);
-    // The pause program and the server, once its child for the request has ended.
+    // The pause process and the server, once its child for the request has exited.
     let asker = cri.clone();
     node.await_until("two processes", SOON, async |_| {
         let linux = pod_stats(&mut asker.clone(), &pod).await;
@@ -196,13 +196,13 @@ async fn a_cgroup_parent_is_the_pods_cgroup() {
     let id = cri.create(&pod, main, &config).await.unwrap();
     cri.start(&id).await.unwrap();
     let linux = pod_stats(&mut cri, &pod).await;
-    // The pause program and sleep, counted by the cgroup above both.
+    // The pause process and `sleep`, counted by their parent cgroup.
     assert_eq!(number(linux.process.unwrap().process_count), 2);
     let own = linux.containers[0].cpu.as_ref().unwrap();
     let whole = number(linux.cpu.unwrap().usage_core_nano_seconds);
     assert!(whole > number(own.usage_core_nano_seconds));
 
-    // The engine leaves the cgroup that it made behind.
+    // The engine does not remove the parent cgroup that it created.
     cri.stop_pod(&pod).await.unwrap();
     cri.remove_pod(&pod).await.unwrap();
     let root = Path::new("/sys/fs/cgroup");
@@ -281,7 +281,7 @@ async fn lists_filter_and_streams_are_the_same() {
     assert_eq!(pods(&web[..12], None).await, [web.as_str()]);
     assert_eq!(pods("", Some("db")).await, [db.as_str()]);
 
-    // What does not run uses nothing; what is not there is not found.
+    // A stopped container has no usage; a missing one is not found.
     cri.stop(&web_main, 0).await.unwrap();
     let stopped = stats(&mut cri, &web_main).await;
     assert_eq!(stopped.attributes.unwrap().id, web_main);

@@ -1,5 +1,5 @@
-//! The test support itself: engines and registries of a test's own come up, and
-//! no trace of them is left, whatever becomes of the test.
+//! The test support: engines and registries of a test start, and nothing of them is left, however
+//! the test ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,7 +13,7 @@ use e2e::{
 };
 use futures::{FutureExt as _, TryStreamExt as _};
 
-/// Processes whose command line names `dir`.
+/// Processes whose command line contains `dir`.
 fn processes_of(dir: &Path) -> Vec<String> {
     let dir = dir.display().to_string();
     let mut found = Vec::new();
@@ -68,7 +68,7 @@ enum EngineAtEnd {
     WasKilled,
 }
 
-/// A test with a container, which panics.
+/// A test with a container that panics.
 async fn leaves_nothing_behind(at_end: EngineAtEnd) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_owned();

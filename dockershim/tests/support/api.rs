@@ -1,4 +1,4 @@
-//! The API of the fake engine: requests and what they are answered.
+//! The fake engine's API: requests and responses.
 
 use std::{
     convert::Infallible,
@@ -31,11 +31,11 @@ type Body = BoxBody<Bytes, Infallible>;
 /// `/etc/passwd` of every image.
 const PASSWD: &str = "web:x:1000:1001::/:\n";
 
-/// Answers on `socket` until the task is aborted.
+/// Serves `socket` until the task is aborted.
 pub(super) fn serve(socket: &PathBuf, state: Arc<State>) -> JoinHandle<()> {
     let listener = UnixListener::bind(socket).unwrap();
     tokio::spawn(async move {
-        // Dropped with this task, which ends the connections.
+        // Dropped with this task, which closes the connections.
         let mut connections = tokio::task::JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
             let state = Arc::clone(&state);
@@ -197,7 +197,7 @@ async fn answer(
     })
 }
 
-/// The command that every exec is: what it reads it writes, once its input has ended.
+/// The command of every exec: writes its input back once the input has ended.
 async fn cat(streams: OnUpgrade) {
     let mut streams = TokioIo::new(streams.await.unwrap());
     let mut read = Vec::new();
@@ -230,7 +230,8 @@ impl State {
         ok(json!({ "Id": id, "Warnings": [] }))
     }
 
-    /// What has a label whose key is in the query.
+    /// Lists containers with a label whose key is in the query, or, with `ancestor`, those of an
+    /// image.
     fn list(&self, asked: &str) -> Value {
         let of_image = asked.contains("ancestor");
         let is_asked = |c: &&Value| {
@@ -300,7 +301,7 @@ fn stream(state: &State) -> Response<Body> {
     Response::new(BoxBody::new(StreamBody::new(SyncStream(Box::pin(lines)))))
 }
 
-/// A boxed body must be `Sync`, though nobody polls it from two sides.
+/// A boxed body must be `Sync`, although it is never polled concurrently.
 struct SyncStream<T>(std::pin::Pin<Box<dyn futures::Stream<Item = T> + Send + Sync>>);
 
 impl<T> futures::Stream for SyncStream<T> {

@@ -1,4 +1,4 @@
-//! What somebody does to the engine's containers by hand, without the shim.
+//! Changes to the engine's containers by hand, without the shim.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{ENDED, FakeEngine};
 
-/// The time when somebody started a container again, after its first end.
+/// When a container was started again by hand, after its first exit.
 const STARTED_AGAIN: &str = "2026-01-01T00:00:03Z";
 
 impl FakeEngine {
@@ -28,7 +28,7 @@ impl FakeEngine {
         self.state.emit("restart", id);
     }
 
-    /// `docker start`, of which no event tells.
+    /// `docker start` without an event.
     pub fn start_unseen(&self, id: &str) {
         self.state.set_running(id, true);
     }
@@ -41,7 +41,7 @@ impl FakeEngine {
         self.state.emit("rename", id);
     }
 
-    /// `docker image prune`, before the shim has heard of it.
+    /// `docker image prune` that the shim has not noticed yet.
     pub fn prune_images(&self) {
         self.state.images.lock().clear();
     }

@@ -1,10 +1,10 @@
-//! An authority, and the certificates that an engine and its client verify each other with.
+//! A certificate authority, and the certificates of an engine and its client.
 
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-/// An authority of a test's own.
+/// A certificate authority of one test.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, as PEM.
@@ -38,7 +38,7 @@ impl Authority {
     }
 }
 
-/// Writes the certificates as Docker's clients have them, over those that are there.
+/// Writes the certificates with the file names of Docker clients, over existing ones.
 pub fn write(directory: &Path, authority: &Authority, identity: &Identity) {
     for (name, text) in [
         ("ca.pem", &authority.pem()),

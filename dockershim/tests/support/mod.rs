@@ -1,5 +1,5 @@
-//! A fake Docker engine: just enough of the API on a unix socket, with calls that can
-//! be made to hang, an event stream that can be broken, and changes behind its back.
+//! A fake Docker engine: a part of the API on a unix socket, with calls that can hang, an event
+//! stream that can break, and changes without events.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -25,7 +25,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What the first process of a container is said to be; no process has it.
+/// The PID reported for each container; no process has it.
 const PID: u32 = u32::MAX >> 1;
 const PAUSE: &str = "dockershim.local/pause:1";
 const PAUSE_ID: &str = "sha256:aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -34,7 +34,7 @@ const CREATED: &str = "2026-01-01T00:00:00Z";
 const STARTED: &str = "2026-01-01T00:00:01Z";
 const ENDED: &str = "2026-01-01T00:00:02Z";
 
-/// Calls that can be made to hang; a container's id follows where one is meant.
+/// Calls that can hang, with the container's ID if it matters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Hang {
     Inspect(String),
@@ -46,7 +46,7 @@ pub enum Hang {
     DiskUsage,
 }
 
-/// The engine as a test sees it.
+/// The engine, as a test uses it.
 pub struct FakeEngine {
     pub socket: PathBuf,
     state: Arc<State>,
@@ -56,25 +56,25 @@ pub struct FakeEngine {
 
 struct State {
     containers: Mutex<BTreeMap<String, Value>>,
-    /// One per life of the event stream; replaced when the stream is broken.
+    /// The current event stream; replaced when it breaks.
     events: Mutex<broadcast::Sender<Value>>,
-    /// Reference by id.
+    /// References by image ID.
     images: Mutex<BTreeMap<String, String>>,
-    /// Ids of images that no inspect is answered of.
+    /// IDs of images whose inspect fails.
     broken_images: Mutex<HashSet<String>>,
     hanging: watch::Sender<HashSet<Hang>>,
-    /// Ids of what is being removed.
+    /// IDs of containers that are being removed.
     removing: Mutex<HashSet<String>>,
     calls: Mutex<HashMap<String, usize>>,
     next: Mutex<u64>,
-    /// The first process of what is started.
+    /// The PID of containers that are started.
     pid: AtomicU32,
-    /// Bytes of the layers of all images.
+    /// Total size of the layers of all images, in bytes.
     layers_size: AtomicU64,
 }
 
 impl FakeEngine {
-    /// Starts an engine that has the pause image and no containers.
+    /// Starts an engine with the pause image and no containers.
     pub fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("docker.sock");
@@ -99,7 +99,7 @@ impl FakeEngine {
         }
     }
 
-    /// Ends the engine: connections break, the socket goes. Containers stay.
+    /// Stops the engine: connections break and the socket is removed. Containers stay.
     pub fn stop(&mut self) {
         self.server.abort();
         self.break_events();
@@ -111,7 +111,7 @@ impl FakeEngine {
         self.server = api::serve(&self.socket, Arc::clone(&self.state));
     }
 
-    /// Makes calls hang, or lets them go.
+    /// Makes calls hang, or resumes them.
     pub fn hang(&self, what: Hang, hangs: bool) {
         self.state.hanging.send_modify(|hanging| {
             if hangs {
@@ -122,12 +122,12 @@ impl FakeEngine {
         });
     }
 
-    /// Ends the event stream under its readers.
+    /// Breaks the event stream.
     pub fn break_events(&self) {
         *self.state.events.lock() = broadcast::channel(64).0;
     }
 
-    /// A sandbox that somebody made; `started` or not, with an event or without.
+    /// Adds a sandbox, started or not, with an event or without.
     pub fn add_sandbox(&self, pod: &str, started: bool, event: bool) -> String {
         let id = self.state.new_id();
         let labels = json!({ "io.kubernetes.docker.type": "podsandbox", "app": pod });
@@ -146,7 +146,7 @@ impl FakeEngine {
         id
     }
 
-    /// A container that runs in `sandbox`, and is logged at `log`.
+    /// Adds a running container in `sandbox` with its log at `log`.
     pub fn add_container(&self, sandbox: &str, name: &str, log: &Path) -> String {
         let id = self.state.new_id();
         let labels = json!({
@@ -169,7 +169,8 @@ impl FakeEngine {
         id
     }
 
-    /// A container in `sandbox` that is to be started, with `unified` to be written then.
+    /// Adds a container in `sandbox` that has not started; `unified` are the cgroup settings to
+    /// write at its start.
     pub fn add_created_container(&self, sandbox: &str, name: &str, unified: &str) -> String {
         let id = self.state.new_id();
         let labels = json!({
@@ -183,13 +184,13 @@ impl FakeEngine {
         id
     }
 
-    /// The file that the engine logs a container to.
+    /// The engine's own log file of a container.
     pub fn engine_log(&self, id: &str) -> PathBuf {
         let directory = self.socket.with_extension("logs");
         directory.join(id).join(format!("{id}-json.log"))
     }
 
-    /// Removes a container; with an event or behind everyone's back.
+    /// Removes a container, with an event or without.
     pub fn remove(&self, id: &str, event: bool) {
         if event {
             self.state.emit("destroy", id);
@@ -197,7 +198,7 @@ impl FakeEngine {
         self.state.containers.lock().remove(id);
     }
 
-    /// An image that somebody loaded, without an event; an inspect of it may fail.
+    /// Adds an image, without an event; if `broken`, its inspect fails.
     pub fn add_image(&self, reference: &str, broken: bool) -> String {
         let id = format!("sha256:{}", self.state.new_id());
         let mut images = self.state.images.lock();
@@ -208,28 +209,28 @@ impl FakeEngine {
         id
     }
 
-    /// Has the engine count so many bytes of layers, those that images share once.
+    /// Sets the total size of layers that the engine reports; shared layers count once.
     pub fn set_layers_size(&self, bytes: u64) {
         self.state.layers_size.store(bytes, Ordering::Relaxed);
     }
 
-    /// Ends a container's process, and loses the event.
+    /// Ends a container without an event.
     pub fn end_unseen(&self, id: &str) {
         self.state.set_running(id, false);
     }
 
-    /// Ends a container's process.
+    /// Ends a container.
     pub fn end(&self, id: &str) {
         self.state.set_running(id, false);
         self.state.emit("die", id);
     }
 
-    /// What a container was created with, beside its configuration.
+    /// The host configuration that a container was created with.
     pub fn host_config(&self, id: &str) -> Value {
         self.state.find(id).unwrap()["HostConfig"].clone()
     }
 
-    /// The Docker names of the containers that there are.
+    /// The Docker names of all containers.
     pub fn names(&self) -> Vec<String> {
         let containers = self.state.containers.lock();
         containers
@@ -238,7 +239,7 @@ impl FakeEngine {
             .collect()
     }
 
-    /// How often `call` (`METHOD verb`) was made.
+    /// How often `call` (`METHOD verb`) was received.
     pub fn calls(&self, call: &str) -> usize {
         self.state
             .calls
@@ -301,7 +302,7 @@ impl State {
         }
     }
 
-    /// Whether a container runs, if it is there.
+    /// Whether a container runs; `None` if it does not exist.
     fn running(&self, id: &str) -> Option<bool> {
         let container = self.find(id)?;
         Some(container["State"]["Running"] == json!(true))
@@ -326,7 +327,7 @@ impl State {
             "Action": action,
             "Actor": { "ID": id, "Attributes": container["Config"]["Labels"] },
         });
-        // Without a reader there is nobody to tell.
+        // Sending fails if there is no reader.
         let _ = self.events.lock().send(event);
     }
 }

@@ -1,4 +1,4 @@
-//! A shim on the fake engine, in the test's own process.
+//! A shim on the fake engine, in the test's process.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tonic::Request;
 
 use super::{FakeEngine, eventually};
 
-/// A shim on a fake engine; ends with the test.
+/// A shim on a fake engine; it stops when dropped.
 pub struct Node {
     pub shim: Arc<Shim>,
     pub service: Service,
@@ -28,7 +28,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// A shim that may not be in sync yet.
+    /// Starts a shim, without waiting until it is in sync.
     pub async fn start(engine: &FakeEngine) -> Self {
         Self::start_with(engine, &["--network-plugin=docker".to_owned()]).await
     }
@@ -53,12 +53,12 @@ impl Node {
         }
     }
 
-    /// A shim on the engine's own network.
+    /// A shim in sync, with the engine's own network.
     pub async fn synced(engine: &FakeEngine) -> Self {
         Self::synced_with(engine, &["--network-plugin=docker".to_owned()]).await
     }
 
-    /// A shim with further flags; they say who gives pods their network.
+    /// A shim in sync with these flags, which include the network plugin.
     pub async fn synced_with(engine: &FakeEngine, flags: &[String]) -> Self {
         let node = Self::start_with(engine, flags).await;
         eventually("the shim is in sync", || node.shim.model.in_step()).await;
@@ -97,7 +97,6 @@ impl Node {
             .pod_sandbox_id)
     }
 
-    /// Creates a container.
     pub async fn create(
         &self,
         sandbox: &str,
@@ -123,7 +122,7 @@ impl Node {
         Ok(created.await?.into_inner().container_id)
     }
 
-    /// Whether the runtime says it is ready, and the reason.
+    /// Whether the runtime is ready, and the reason.
     pub async fn ready(&self) -> (bool, String) {
         let request = Request::new(StatusRequest::default());
         let status = self

@@ -1,4 +1,4 @@
-//! Which pods grow when the node has no room for all that would.
+//! Resizes that compete for the node's resources.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::time::sleep;
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 
-/// More than two periods of looking at the pods.
+/// More than two periods of the pod checks.
 const A_WHILE: Duration = Duration::from_secs(150);
 
-/// A node that has a whole CPU for pods, however many the machine has.
+/// A node with one allocatable CPU, regardless of the machine.
 fn one_cpu(node: &Node) -> KubeletOptions {
     let reserved = Machine::read().cpus * 1000 - 1000;
     let config = json!({"systemReserved": {"cpu": format!("{reserved}m")}});
@@ -32,7 +32,7 @@ fn told_node() -> (Node, EventQueue) {
     (node, queue)
 }
 
-/// Reasons and messages of what was told of resizes since the last time.
+/// Reasons and messages of the resize events since the last call.
 fn told(queue: &mut EventQueue) -> Vec<(String, String)> {
     let text = |text: Option<String>| text.unwrap_or_default();
     let line = |event: Event| (text(event.reason), text(event.message));
@@ -42,8 +42,8 @@ fn told(queue: &mut EventQueue) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A pod of the API server with one container of its name, which requests so many
-/// thousandths of a CPU.
+/// A pod of the API server with one container of the pod's name, which requests `cpu` thousandths
+/// of a CPU.
 fn sized(name: &str, cpu: i64) -> Pod {
     with(name, json!({"requests": {"cpu": format!("{cpu}m")}}))
 }
@@ -55,7 +55,7 @@ fn with(name: &str, resources: Value) -> Pod {
     pod
 }
 
-/// A pod whose requests are its limits.
+/// A pod of QoS class Guaranteed: requests equal limits.
 fn guaranteed(name: &str, cpu: i64) -> Pod {
     let list = json!({"cpu": format!("{cpu}m"), "memory": "1Mi"});
     with(name, json!({"requests": list, "limits": list}))
@@ -66,7 +66,7 @@ fn of_priority(mut pod: Pod, priority: i32) -> Pod {
     pod
 }
 
-/// Thousandths of a CPU that the pod's container has in the runtime.
+/// The pod's container's CPU in the runtime, in thousandths.
 fn has(node: &Node, name: &str) -> i64 {
     let containers = node.runtime.running(name);
     let linux = containers.first().and_then(|c| c.config.linux.clone());

@@ -1,4 +1,4 @@
-//! The active deadline of pods.
+//! Active deadlines of pods (`activeDeadlineSeconds`).
 
 use e2e::fake_runtime::{Behaviour, Verb};
 use serde_json::json;

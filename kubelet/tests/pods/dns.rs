@@ -1,4 +1,4 @@
-//! Names: of pods, and where they look others up.
+//! Hostnames of pods, and their DNS configuration.
 
 use kubelet::kubelet::options::KubeletOptions;
 use kubelet_runtime::dns::DnsOptions;

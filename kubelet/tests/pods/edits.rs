@@ -1,4 +1,4 @@
-//! What happens when pods change at their source.
+//! Pods that change at their source.
 
 use std::sync::atomic::Ordering;
 
@@ -89,7 +89,7 @@ async fn a_manifest_that_is_removed_and_restored_runs_again() {
     })
     .await;
     kubelet.until_phase("web", "Running", 3 * SECOND).await;
-    // As upstream: it is the same pod, which was started again.
+    // The pod was restarted rather than replaced, as upstream.
     assert_eq!(kubelet.container("web").restart_count, 1);
 }
 
@@ -172,8 +172,8 @@ async fn orphans_are_ended_only_once_every_source_was_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_comes_back_is_not_taken_for_its_earlier_life() {
-    // A pod that ended for good is never started again: its earlier life must not
-    // be taken for it, whether it comes back during its end or right after it.
+    // A pod that ended for good is never started again, so a pod that comes back must not be
+    // mistaken for its earlier life, either during the termination or right after it.
     for pause in [SECOND / 100, SECOND / 2, SECOND, 2 * SECOND, 3 * SECOND] {
         let node = Node::new();
         node.runtime.behave("c", Behaviour::default());

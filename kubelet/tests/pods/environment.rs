@@ -1,4 +1,4 @@
-//! Variables of containers, from the pod, the node and the API server's objects.
+//! Environment variables from the pod, the node and objects of the API server.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +18,7 @@ fn spec(container: Value) -> Value {
     json!({ "containers": [c] })
 }
 
-/// The variables of the container that runs.
+/// The variables of the running container.
 fn environment(runtime: &FakeRuntime) -> BTreeMap<String, String> {
     let running = runtime.running("c");
     let envs = running[0].config.envs.iter();
@@ -60,7 +60,7 @@ async fn a_pod_waits_for_its_config_map() {
     kubelet.until_phase("web", "Running", 120 * SECOND).await;
     assert_eq!(environment(&node.runtime)["MODE"], "fast");
 
-    // What runs has what it asked for.
+    // A running container keeps its variables.
     objects.remove("configmap", "default", "settings");
     tokio::time::sleep(120 * SECOND).await;
     assert_eq!(kubelet.phase("web"), "Running");
@@ -83,7 +83,7 @@ async fn a_node_alone_has_no_config_maps() {
 async fn variables_come_from_everywhere() {
     let objects = Arc::new(MemoryObjects::default());
     objects.put_data("configmap", "default", "m", json!({"a": "1", "b": "2"}));
-    // `s3cret` and `x`.
+    // `s3cret` and `x`, in base64.
     objects.put_data(
         "secret",
         "default",
@@ -158,7 +158,7 @@ async fn variables_come_from_everywhere() {
     assert_eq!(config.working_dir, "/work");
     assert!(config.stdin && config.stdin_once && config.tty);
 
-    // Without links a pod still learns of the API server.
+    // Without service links a pod still gets the address of the API server.
     let mut without = spec(json!({}));
     without["enableServiceLinks"] = false.into();
     kubelet.remove(pod("web", "u1", json!({}))).await;
@@ -211,7 +211,7 @@ async fn a_file_that_an_init_container_wrote_gives_variables() {
             "volumeName": "v", "path": "out/env", "key": key
         }}})
     };
-    // A volume that no container mounts is none that the pod has.
+    // The kubelet does not set up a volume that no container mounts.
     let mut spec = spec(json!({
         "env": [key("TOKEN", "TOKEN")],
         "volumeMounts": [{"name": "v", "mountPath": "/v"}]

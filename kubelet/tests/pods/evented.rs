@@ -1,4 +1,4 @@
-//! The runtime's event stream, and being without it.
+//! The runtime's event stream, and relisting without it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tonic::Status;
 
 use crate::node::{Node, Running, SECOND, pod, until};
 
-/// Lists of the whole runtime and of single pods.
+/// The number of sandbox lists, of the whole runtime and of single pods.
 fn lists(runtime: &FakeRuntime) -> usize {
     runtime.calls(Verb::ListPodSandbox)
 }
@@ -21,7 +21,7 @@ async fn running(node: &Node) -> Running {
     kubelet
 }
 
-/// How long it takes until a container that ended is known to have.
+/// The time until the kubelet notices the exit of a container.
 async fn restart_noticed(node: &Node, kubelet: &Running, limit: Duration) -> Duration {
     let restarts = kubelet.container("web").restart_count;
     let begun = Instant::now();
@@ -90,7 +90,7 @@ async fn a_runtime_without_events_is_listed() {
     assert!((58..=66).contains(&listed), "{listed} lists a minute");
     restart_noticed(&node, &kubelet, 2 * SECOND).await;
 
-    // A runtime that is replaced by one with events is found out.
+    // The kubelet notices that the runtime was replaced by one with events.
     node.runtime.clear_faults();
     sleep(500 * SECOND).await;
     let took = restart_noticed(&node, &kubelet, SECOND).await;
@@ -105,7 +105,7 @@ async fn a_broken_stream_loses_nothing_and_comes_back() {
     let node = Node::new();
     let kubelet = running(&node).await;
     sleep(100 * SECOND).await;
-    // What happens while there is no stream is found by a list.
+    // Without a stream, lists detect changes.
     node.runtime.mute_events(true);
     node.runtime.break_events();
     let away = Fault::Error(Status::unavailable("restarting"));
@@ -123,7 +123,7 @@ async fn a_broken_stream_loses_nothing_and_comes_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_accepts_late_has_events() {
-    // As servers do whose answer begins with the first event.
+    // Some servers send the response headers only with the first event.
     let node = Node::new();
     node.runtime.fault(
         Verb::GetContainerEvents,
@@ -146,7 +146,7 @@ async fn a_stream_that_tells_nothing_is_not_trusted() {
     node.runtime.mute_events(true);
     restart_noticed(&node, &kubelet, 32 * SECOND).await;
     sleep(5 * SECOND).await;
-    // From here on it is listed, though the stream is there.
+    // From now on the runtime is listed although the stream is connected.
     let mut slow = 0;
     for _ in 0..5 {
         until("the next run", 400 * SECOND, || {
@@ -172,7 +172,7 @@ async fn an_orphan_that_no_kubelet_labelled_is_ended() {
     drop(kubelet);
 }
 
-// Not on paused time, in which two readings of the clock are often the same.
+// Real time, because consecutive readings of the paused clock are often equal.
 #[tokio::test]
 async fn pods_run_and_restart_by_a_clock_that_goes() {
     let node = Node::new();

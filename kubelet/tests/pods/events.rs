@@ -1,4 +1,4 @@
-//! What is told of pods: the events that `kubectl describe` shows, by upstream's reasons.
+//! Events of pods as `kubectl describe` shows them, with upstream's reasons.
 
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -9,7 +9,7 @@ use tonic::Status;
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 
-/// Told of the node of every pod that these tests run.
+/// Reported for the node of every pod in these tests.
 const MISSING_DNS: &str = "MissingClusterDNS";
 
 /// A node whose events are collected.
@@ -26,7 +26,7 @@ impl Told {
         Self { node, queue }
     }
 
-    /// What was told since the last time, of pods.
+    /// The events of pods since the last call.
     fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.queue.try_recv().ok())
             .filter(|event| event.involved_object.kind.as_deref() == Some("Pod"))
@@ -34,7 +34,7 @@ impl Told {
             .collect()
     }
 
-    /// Type, reason and message of each.
+    /// Type, reason and message of each event.
     fn lines(&mut self) -> Vec<String> {
         self.events().iter().map(line).collect()
     }
@@ -54,7 +54,7 @@ fn container(fields: Value) -> Value {
     container
 }
 
-/// The pod `web` with one container `c` of these fields.
+/// The pod `web` with one container `c` with these fields.
 fn web(fields: Value) -> Pod {
     pod("web", "u1", json!({"containers": [container(fields)]}))
 }
@@ -299,7 +299,7 @@ async fn volumes_that_cannot_be_had_are_told() {
          failed: {} is not a directory",
         path.display()
     );
-    // At about 0, 0.5, 1.5 and 3.5 seconds.
+    // Attempts at about 0, 0.5, 1.5 and 3.5 seconds.
     assert_eq!(lines, vec![expected; 4]);
 }
 

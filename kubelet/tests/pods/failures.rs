@@ -1,4 +1,4 @@
-//! A runtime that fails, hangs or is away.
+//! A runtime that fails, hangs or is down.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -58,7 +58,7 @@ async fn a_failed_start_is_shown_by_reason() {
             })
         })
         .await;
-        // It is tried again, but not all the time.
+        // It is retried with a back-off.
         tokio::time::sleep(60 * SECOND).await;
         let calls = node.runtime.calls(verb);
         assert!((4..=20).contains(&calls), "{verb:?}: {calls} calls");
@@ -104,7 +104,7 @@ async fn one_container_that_hangs_holds_up_nobody_else() {
         node.runtime.running("c").len() == 1
     })
     .await;
-    // Its status hangs now; this pod's does not.
+    // The status of the first pod hangs now; that of this pod does not.
     tokio::time::sleep(SECOND).await;
     kubelet.add(pod("web", "u2", json!({}))).await;
     kubelet.until_phase("web", "Running", 3 * SECOND).await;
@@ -198,7 +198,7 @@ async fn a_pod_of_which_a_detail_could_once_not_be_read_is_removed() {
         let kubelet = node.start();
         kubelet.add(pod("web", "u1", json!({}))).await;
         kubelet.until_phase("web", "Running", 5 * SECOND).await;
-        // It ends, and is ended once more, so that its last reading shows nothing new.
+        // The lost answer causes a second stop, so that the last status read shows no change.
         let lost = Fault::ErrorAfter(Status::internal("the answer was lost"));
         node.runtime.fault(Verb::StopPodSandbox, lost, Times::Once);
         if before > 0 {
@@ -216,8 +216,8 @@ async fn a_pod_of_which_a_detail_could_once_not_be_read_is_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_container_whose_time_cannot_be_read_is_not_ended_by_force() {
-    // What a pod of no source gets to end is read of its containers, each of which is asked
-    // about before, too.
+    // The grace period of an orphan is read from its containers. The status of each container is
+    // also read earlier.
     for nth in 0..6 {
         let node = Node::new();
         let kubelet = node.start();

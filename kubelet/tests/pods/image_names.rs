@@ -1,4 +1,4 @@
-//! A runtime that calls images by their whole names, whatever pods call them.
+//! A runtime that reports full image names, whatever names the pods use.
 
 use e2e::fake_runtime::Verb;
 use k8s_openapi::api::core::v1::Pod;
@@ -25,8 +25,8 @@ async fn an_image_is_found_by_any_of_its_names() {
     let mut digests = images.iter().flat_map(|image| &image.repo_digests);
     let digest = digests.next().unwrap();
     let short = digest.trim_start_matches("docker.io/");
-    // What a kubelet pulled is a pod's by the name that the pod writes, as upstream: one that
-    // writes another is to show that it could pull it.
+    // As upstream, a pulled image is available to pods by the name that was pulled; a pod with
+    // another name must pull successfully first.
     for (index, (name, pulls)) in [
         ("team/app:latest", 1),
         (short, 1),

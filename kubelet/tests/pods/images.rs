@@ -1,4 +1,4 @@
-//! Where the images of containers come from.
+//! Image pulls: policies, back-off and credentials.
 
 use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
@@ -65,7 +65,7 @@ async fn pods_that_were_refused_together_do_not_come_again_together() {
     let names: Vec<String> = (0..30).map(|n| format!("pod-{n}")).collect();
     let pods = names.iter().map(|name| with_image(name, IMAGE, "Always"));
     kubelet.add_all(pods.collect()).await;
-    // In step, three of them would be let in each time that the back-off doubles.
+    // Without jitter, only three would succeed each time the back-off doubles.
     until("all run", 150 * SECOND, || {
         names.iter().all(|name| kubelet.phase(name) == "Running")
     })
@@ -96,14 +96,14 @@ async fn failed_pulls_back_off_and_recover() {
         waiting.message.unwrap(),
         "Back-off pulling image \"other:1\": ErrImagePull: registry is away"
     );
-    // The delays are 10, 20 and 40 seconds, each lengthened by up to half: jitter.
+    // The delays are 10, 20 and 40 seconds, each with up to half of jitter.
     until("the fourth pull", 110 * SECOND, || {
         node.runtime.calls(Verb::PullImage) == 4
     })
     .await;
     assert!(begun.elapsed() >= 70 * SECOND, "{:?}", begun.elapsed());
     node.runtime.clear_faults();
-    // After 80 seconds more, or half as much again.
+    // After 80 seconds more, plus up to half of jitter.
     kubelet.until_phase("web", "Running", 125 * SECOND).await;
     assert!(begun.elapsed() >= 150 * SECOND, "{:?}", begun.elapsed());
 }
@@ -152,7 +152,7 @@ async fn an_image_that_runs_as_root_is_refused_where_it_must_not() {
     until(reason, 5 * SECOND, || kubelet.waiting("web") == reason).await;
 }
 
-/// Waits until the pod's container waits for a reason; returns the message.
+/// Waits until the pod's container waits for `reason`; returns the message.
 async fn until_waiting(kubelet: &Running, name: &str, reason: &str) -> String {
     let what = format!("{name} to wait for {reason}");
     until(&what, 5 * SECOND, || kubelet.waiting(name) == reason).await;
@@ -250,7 +250,7 @@ fn with_secrets(name: &str, policy: &str, secrets: &[&str]) -> Pod {
     pod(name, name, spec)
 }
 
-/// The users that pulls were tried as.
+/// The user names of all pull attempts.
 fn users(node: &Node) -> Vec<String> {
     let pulls = node.runtime.pulls().into_iter();
     pulls
@@ -276,7 +276,7 @@ async fn credentials_are_tried_from_the_most_particular_on() {
     kubelet.add(with_secrets("web", "Always", &secrets)).await;
     kubelet.until_phase("web", "Running", 5 * SECOND).await;
     assert_eq!(users(&node), ["pod-narrow", "pod-wide", "node-all"]);
-    // The node's password is changed.
+    // The node's password changes.
     node.runtime.add_private_image(PRIVATE, "new");
     let config = docker_config("reg.example", "new");
     fs::write(root_dir.join("config.json"), config.to_string()).unwrap();
@@ -301,7 +301,7 @@ async fn a_private_image_on_the_node_is_for_its_owners() {
     kubelet.until_phase("first", "Running", 5 * SECOND).await;
     kubelet.stop().await;
 
-    // What was pulled for whom outlives the kubelet.
+    // The records of pulls and their credentials survive a kubelet restart.
     let kubelet = node.start();
     for (name, policy, secrets) in [
         ("same", "IfNotPresent", &["key"][..]),
@@ -341,7 +341,7 @@ async fn a_pull_that_ended_with_its_pod_is_not_held_against_the_image() {
         fs::read_dir(&pulling).unwrap().count() == 0
     })
     .await;
-    // Somebody else puts the image on the node.
+    // Something other than the kubelet puts the image on the node.
     node.runtime.add_image("other:1");
     kubelet
         .add(with_image("next", "other:1", "IfNotPresent"))
@@ -370,7 +370,7 @@ async fn what_an_aborted_pull_with_a_secret_brought_is_for_its_owners() {
         node.ready_sandboxes().is_empty()
     })
     .await;
-    // The runtime was done nevertheless.
+    // The runtime completed the pull anyway.
     node.runtime.add_image(PRIVATE);
     for (name, policy, reason) in [
         ("without", "IfNotPresent", "ErrImagePull"),
@@ -387,7 +387,7 @@ async fn what_an_aborted_pull_with_a_secret_brought_is_for_its_owners() {
     until_waiting(&kubelet, "late", "ErrImageNeverPull").await;
 }
 
-// Not on paused time, which does not wait for the plugin's process.
+// Real time, because paused time does not wait for the plugin's process.
 #[tokio::test]
 async fn plugins_are_asked_for_credentials() {
     let node = Node::new();

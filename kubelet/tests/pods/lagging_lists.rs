@@ -1,4 +1,4 @@
-//! A runtime whose lists tell what was a moment ago, while its statuses are current.
+//! A runtime whose lists lag behind, while its statuses are current.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tonic::Status;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
-/// From less than a period of lists to more than two.
+/// From less than one relist period to more than two.
 const LAGS: [Duration; 3] = [
     Duration::from_millis(300),
     Duration::from_millis(1100),
     Duration::from_millis(2500),
 ];
 
-/// Nodes of such runtimes, with events of what happens and without.
+/// Nodes with such runtimes, with and without events.
 fn nodes() -> impl Iterator<Item = (String, Node)> {
     let cases = LAGS.into_iter().flat_map(|lag| [(lag, true), (lag, false)]);
     cases.map(|(lag, has_events)| {
@@ -85,7 +85,7 @@ async fn a_job_is_done_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_removed_leaves_nothing_whenever_that_is() {
-    // Before its sandbox is listed, before its container is, and after.
+    // Before the sandbox is listed, before the container is listed, and after both.
     for after in [0, 1, 2, 4, 20] {
         for (case, node) in nodes() {
             let kubelet = node.start();
@@ -114,7 +114,7 @@ async fn a_pod_that_is_replaced_waits_for_the_end_of_the_old() {
         let kubelet = node.start();
         kubelet.add(pod("web", "u1", json!({}))).await;
         kubelet.until_phase("web", "Running", 10 * SECOND).await;
-        // A static pod of the same name has the name to itself.
+        // Static pods of the same name never run at the same time.
         kubelet.remove(pod("web", "u1", json!({}))).await;
         kubelet.add(pod("web", "u2", json!({}))).await;
         until(&format!("the other pod, {case}"), 60 * SECOND, || {
@@ -128,8 +128,8 @@ async fn a_pod_that_is_replaced_waits_for_the_end_of_the_old() {
 #[tokio::test(start_paused = true)]
 async fn what_was_started_a_moment_ago_is_not_started_again_for_the_sake_of_another() {
     for (case, node) in nodes() {
-        // The first container begins when the sandbox is listed already, and the last cannot
-        // begin, so that the pod is synced again and again.
+        // The first container starts when the sandbox is already listed. The last one cannot start,
+        // so the pod is synced repeatedly.
         node.runtime.add_pullable_image("slow:1");
         let slow = Fault::Delay(4 * SECOND);
         node.runtime.fault(Verb::PullImage, slow, Times::Once);

@@ -1,4 +1,4 @@
-//! Reading what containers print.
+//! Reading and rotating the logs of containers.
 
 use std::{fs, io::Write as _, path::PathBuf};
 
@@ -11,7 +11,7 @@ use tonic::Status;
 
 use crate::node::{Node, Running, SECOND, pod, until};
 
-/// The files in the directory of a container's logs.
+/// The files in the log directory of the container.
 fn files(node: &Node) -> Vec<String> {
     let dir = node.dir.path().join("logs/default_web_u1/c");
     let mut names: Vec<String> = fs::read_dir(dir)
@@ -22,7 +22,7 @@ fn files(node: &Node) -> Vec<String> {
     names
 }
 
-/// A node that rotates logs from 100 bytes on, and keeps three files.
+/// A node that rotates logs larger than 100 bytes and keeps three files.
 fn rotating() -> (Node, KubeletOptions) {
     let node = Node::new();
     let mut options = node.options();
@@ -36,7 +36,7 @@ fn rotating() -> (Node, KubeletOptions) {
     (node, options)
 }
 
-/// Writes to the log of a container's run, as a runtime does.
+/// Appends to the log of a container's run, as a runtime does.
 fn print(node: &Node, pod: &str, run: u32, text: &str) -> PathBuf {
     let path = node.dir.path().join(format!("logs/{pod}/c/{run}.log"));
     let mut file = fs::File::options()
@@ -193,7 +193,7 @@ async fn a_long_log_is_rotated_and_old_ones_go() {
     let all = LogOptions::default();
     assert_eq!(read(&kubelet, "web", all).await.unwrap(), "");
 
-    // With the pod all its logs go, and the links to them.
+    // The pod's logs and the links to them are removed with the pod.
     let links = node.dir.path().join("containers");
     assert_eq!(fs::read_dir(&links).unwrap().count(), 1);
     kubelet.remove(pod("web", "u1", json!({}))).await;
@@ -222,7 +222,7 @@ async fn a_log_that_cannot_be_reopened_stays_as_it_is() {
     assert!(fs::metadata(&path).unwrap().len() > 100);
     until("the rotation", 60 * SECOND, || files(&node).len() == 2).await;
 
-    // As when the kubelet is killed before it lets the log be reopened.
+    // The state after a kubelet is killed before it asks the runtime to reopen the log.
     fs::remove_file(&path).unwrap();
     until("a new log", 30 * SECOND, || path.exists()).await;
     drop(kubelet);

@@ -1,4 +1,4 @@
-//! Calls that do what they were asked and whose answers do not arrive.
+//! Calls that take effect while their answers are lost.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use tonic::Status;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
-/// An answer that is an error, and one that never comes.
+/// An error after the effect, and an answer that never arrives.
 fn losses() -> [Fault; 2] {
     let lost = Status::unavailable("the answer was lost");
     [Fault::ErrorAfter(lost), Fault::HangAfter]
@@ -141,7 +141,7 @@ async fn a_rotated_log_loses_nothing() {
         })
         .await;
         sleep(300 * SECOND).await;
-        // The new file is the one that the runtime writes to.
+        // The runtime writes to the new file.
         assert_eq!(files(), 2);
         assert_eq!(fs::metadata(dir.join("0.log")).unwrap().len(), 0);
         let all = fs::read_dir(&dir).unwrap();
@@ -150,7 +150,7 @@ async fn a_rotated_log_loses_nothing() {
     }
 }
 
-/// A pod with a command as one of its hooks.
+/// A pod with a command as a lifecycle hook.
 fn hooked(hook: &str) -> Value {
     let command = json!({"exec": {"command": ["hook"]}});
     json!({"terminationGracePeriodSeconds": 30, "containers": [

@@ -1,5 +1,5 @@
-//! Pods, from a stream of updates to running containers and back to their
-//! status: the whole core of the kubelet on the fake runtime and paused time.
+//! Pods from a stream of updates to running containers and back to their status: the kubelet's core
+//! on the fake runtime and paused time.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

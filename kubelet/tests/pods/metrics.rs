@@ -1,4 +1,4 @@
-//! What `/metrics` and `/metrics/probes` tell of pods' lives.
+//! Pod metrics in `/metrics` and `/metrics/probes`.
 
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use kubelet_metrics::Exposition;
@@ -19,7 +19,7 @@ fn probe_metrics(kubelet: &Running) -> String {
     page.into_text()
 }
 
-/// The value of one time series, by its name with its labels.
+/// The value of one time series, by its name with labels.
 fn value(text: &str, series: &str) -> Option<f64> {
     text.lines().find_map(|line| {
         let (name, value) = line.rsplit_once(' ')?;
@@ -94,7 +94,7 @@ async fn a_pods_life_is_counted() {
     ] {
         assert_eq!(value(&during, series), Some(expected), "{series}: {during}");
     }
-    // There is no API server to tell.
+    // A standalone node syncs no status to an API server.
     assert!(!during.contains("kubelet_pod_status_sync_duration_seconds"));
     assert!(!during.contains("kubelet_mirror_pods"));
 

@@ -1,4 +1,4 @@
-//! A kubelet on a fake runtime, and the pods that it is given.
+//! A kubelet on a fake runtime, and the test's means to give it pods.
 
 use std::{
     sync::{
@@ -34,14 +34,14 @@ use tokio_util::sync::CancellationToken;
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const IMAGE: &str = "busybox:1";
 
-/// What outlives one kubelet: the runtime and the node's directories.
+/// The state that survives a kubelet restart: the runtime and the node's directories.
 #[derive(Clone)]
 pub struct Node {
     pub runtime: FakeRuntime,
     pub dir: Arc<tempfile::TempDir>,
-    /// What an API server would serve; nothing unless a test sets it.
+    /// The objects of the API server; none by default.
     pub objects: Arc<dyn Objects>,
-    /// Where events go; nowhere unless a test sets it.
+    /// The recorder of events; they are discarded by default.
     pub events: EventRecorder,
 }
 
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Ids of the sandboxes that are ready.
+    /// IDs of the ready sandboxes.
     pub fn ready_sandboxes(&self) -> Vec<String> {
         let sandboxes = self.runtime.sandboxes().into_iter();
         let ready = sandboxes.filter(|s| s.state == PodSandboxState::SandboxReady);
@@ -107,7 +107,7 @@ impl Node {
         self.start_under(options, Logind::default())
     }
 
-    /// Starts a kubelet whose node is shut down by `login_manager`.
+    /// Starts a kubelet on a node whose shutdown `login_manager` controls.
     pub fn start_under(
         &self,
         options: KubeletOptions,
@@ -136,7 +136,7 @@ impl Node {
     }
 }
 
-/// A kubelet that runs.
+/// A running kubelet.
 pub struct Running {
     pub kubelet: Kubelet,
     pub ready: Arc<AtomicBool>,
@@ -171,7 +171,7 @@ impl Running {
         self.send(PodOperation::Remove, vec![pod]).await;
     }
 
-    /// Ends the kubelet, and leaves the pods.
+    /// Stops the kubelet; the pods keep running.
     pub async fn stop(self) {
         self.cancel.cancel();
         self.task.await.unwrap();
@@ -194,30 +194,30 @@ impl Running {
         statuses.into_iter().next().unwrap_or_default()
     }
 
-    /// Reason for which the pod's first container waits.
+    /// The waiting reason of the pod's first container.
     pub fn waiting(&self, name: &str) -> String {
         let state = self.container(name).state.unwrap_or_default();
         state.waiting.and_then(|w| w.reason).unwrap_or_default()
     }
 
-    /// Waits until `name` is in a phase; panics after `limit`.
+    /// Waits until the pod `name` is in `phase`; panics after `limit`.
     pub async fn until_phase(&self, name: &str, phase: &str, limit: Duration) {
         let what = format!("{name} to be {phase}: {:#?}", self.status(name));
         until(&what, limit, || self.phase(name) == phase).await;
     }
 }
 
-/// Waits for something to hold; panics after `limit`.
+/// Waits until a condition holds; panics after `limit`.
 pub async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !holds() {
         assert!(Instant::now() < deadline, "waited {limit:?} for {what}");
-        // Short enough for states that the next event ends.
+        // Short enough for short-lived states.
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A static pod of one container `c`, with `spec` laid over.
+/// A static pod with one container `c`; `spec` is merged into its spec.
 pub fn pod(name: &str, uid: &str, spec: Value) -> Pod {
     let mut pod = json!({
         "metadata": {

@@ -1,4 +1,4 @@
-//! The node's object, its status and its lease, on an API server in memory.
+//! The node's object, status and lease at an API server in memory.
 
 use std::{
     sync::{
@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node::{Node, SECOND, until};
 
-/// Its name is its address, so that no name has to be looked up.
+/// The name is an IP address, so no name resolution is necessary.
 const NAME: &str = "192.0.2.9";
 
-/// The node and its lease at the tests' API server.
+/// The node and its lease at the test's API server.
 #[derive(Clone)]
 struct Api(ApiServer);
 
@@ -59,13 +59,13 @@ impl Api {
         found.cloned().unwrap_or_default()
     }
 
-    /// How many requests there were of this verb.
+    /// The number of requests with this verb.
     fn count(&self, verb: &str) -> usize {
         let requests = self.0.requests();
         requests.iter().filter(|one| one.verb == verb).count()
     }
 
-    /// Has the next requests meet this instead of an answer.
+    /// The next `requests` requests get `verdict`.
     fn trouble(&self, verdict: Verdict, requests: usize) {
         let met = AtomicUsize::new(0);
         self.0.intercept(Some(Arc::new(move |_| {
@@ -78,7 +78,7 @@ impl Api {
     }
 }
 
-/// What the test says of the node.
+/// The test's view of the node's state.
 #[derive(Default)]
 struct Facts {
     problems: Mutex<Vec<String>>,
@@ -104,12 +104,12 @@ impl Findings for Facts {
     }
 }
 
-/// The part of a kubelet that keeps its node's object.
+/// The part of the kubelet that maintains the node's object.
 struct Reporting {
     api: Api,
     node: Node,
     findings: Arc<Facts>,
-    /// How often connections were to be made anew.
+    /// How often connections were reset.
     cuts: Arc<AtomicUsize>,
     cancel: CancellationToken,
     tasks: JoinSet<()>,
@@ -279,7 +279,7 @@ async fn a_quiet_node_asks_no_more_than_upstream_does() {
         (340..=361).contains(&renewals),
         "{renewals} renewals an hour"
     );
-    // Each lasts five to ten minutes.
+    // Each watch lasts five to ten minutes.
     let watches = api.count("watch");
     assert!(watches <= 12, "{watches} watches an hour");
     let all = api.0.requests();
@@ -312,7 +312,7 @@ async fn what_was_there_before_and_what_others_say_stays() {
     assert_eq!(status["volumesAttached"][0]["name"], "v");
     assert_eq!(api.condition("NetworkUnavailable")["status"], "False");
 
-    // The node controller gave the node up; the kubelet says that it is there.
+    // The node controller marks the node as unknown; the kubelet corrects it.
     let lose = |node: &mut Value| {
         let conditions = node["status"]["conditions"].as_array_mut().unwrap();
         let mut conditions = conditions.iter_mut();

@@ -1,4 +1,4 @@
-//! Objects in memory, as an API server would serve them.
+//! Objects of an API server, in memory.
 
 use std::{
     collections::BTreeMap,
@@ -23,18 +23,18 @@ use k8s_openapi::{
 use kubelet_api_client::objects::{Answer, ObjectError, Objects};
 use serde_json::{Value, json};
 
-/// Objects by resource (`secret`), namespace (empty where there is none) and name.
+/// Objects by resource (such as `secret`), namespace (empty if cluster-scoped) and name.
 #[derive(Debug, Default)]
 pub struct MemoryObjects {
     objects: Mutex<BTreeMap<(String, String, String), Value>>,
-    /// The patches of claims.
+    /// The patches of persistent volume claims.
     patches: Mutex<Vec<Value>>,
-    /// Why nothing can be read, while nothing can.
+    /// The error of all reads while the API server is down.
     away: Mutex<Option<String>>,
 }
 
 impl MemoryObjects {
-    /// Puts an object, or another one in its place.
+    /// Creates or replaces an object.
     pub fn put(&self, resource: &str, mut object: Value) {
         let key = |field: &str| {
             let text = object["metadata"][field].as_str();
@@ -47,36 +47,36 @@ impl MemoryObjects {
         self.objects.lock().unwrap().insert(key, object);
     }
 
-    /// Puts a config map or secret with this `data`.
+    /// Creates or replaces a config map or secret with this `data`.
     pub fn put_data(&self, resource: &str, namespace: &str, name: &str, data: Value) {
         let metadata = json!({"namespace": namespace, "name": name});
         self.put(resource, json!({"metadata": metadata, "data": data}));
     }
 
-    /// Takes an object away.
+    /// Removes an object.
     pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
         let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
         self.objects.lock().unwrap().remove(&key);
     }
 
-    /// An object as it is now; null if there is none.
+    /// The current object; null if there is none.
     pub fn get_raw(&self, resource: &str, namespace: &str, name: &str) -> Value {
         let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
         let objects = self.objects.lock().unwrap();
         objects.get(&key).cloned().unwrap_or_default()
     }
 
-    /// Every patch of a claim.
+    /// All patches of claims.
     pub fn patches(&self) -> Vec<Value> {
         self.patches.lock().unwrap().clone()
     }
 
-    /// Lets every question fail with `message`, or none.
+    /// Makes all reads fail with `message`, or succeed again.
     pub fn set_away(&self, message: Option<&str>) {
         *self.away.lock().unwrap() = message.map(str::to_owned);
     }
 
-    /// Whether every question fails.
+    /// Whether all reads fail.
     pub fn is_away(&self) -> bool {
         self.away.lock().unwrap().is_some()
     }
@@ -129,7 +129,7 @@ impl MemoryObjects {
     }
 }
 
-/// Trust bundles, as messages name them.
+/// The resource of trust bundles in error messages.
 const TRUST_BUNDLE: &str = "clustertrustbundle.certificates.k8s.io";
 
 impl Objects for MemoryObjects {
@@ -187,7 +187,7 @@ impl Objects for MemoryObjects {
         self.get("serviceaccount", namespace, name)
     }
 
-    /// The token names whose it is, and for whom.
+    /// The token's text contains its service account and audience.
     fn service_account_token<'a>(
         &'a self,
         namespace: &'a str,

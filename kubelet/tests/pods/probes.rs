@@ -1,4 +1,4 @@
-//! What probes do to pods.
+//! The effects of probes on pods.
 
 use e2e::fake_runtime::{Behaviour, Exec, Verb};
 use k8s_openapi::api::core::v1::Pod;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 
-/// How a container behaves in which commands end with `code`.
+/// The behaviour of a container whose commands exit with `code`.
 fn commands_exit(code: i32) -> Behaviour {
     Behaviour {
         exec: Some(Exec {
@@ -17,7 +17,7 @@ fn commands_exit(code: i32) -> Behaviour {
     }
 }
 
-/// A probe by command, every two seconds.
+/// An exec probe with a period of two seconds.
 fn probe(failure_threshold: i32) -> Value {
     json!({
         "exec": {"command": ["check"]}, "periodSeconds": 2, "timeoutSeconds": 1,
@@ -25,7 +25,7 @@ fn probe(failure_threshold: i32) -> Value {
     })
 }
 
-/// The pod `web` with one container of these probes.
+/// The pod `web` with one container with these probes.
 fn probed(probes: Value) -> Pod {
     let mut container = json!({"name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent"});
     for (key, value) in probes.as_object().unwrap() {
@@ -84,7 +84,7 @@ async fn a_startup_probe_keeps_the_others_back() {
     assert_eq!((container.started, container.ready), (Some(false), false));
     assert_eq!(node.runtime.calls(Verb::StartContainer), 1);
     node.runtime.behave("c", commands_exit(0));
-    // Readiness is asked for as soon as it counts.
+    // Readiness is probed as soon as the startup probe has succeeded.
     until("its start", 5 * SECOND, || {
         kubelet.container("web").started == Some(true)
     })
@@ -136,7 +136,7 @@ async fn a_command_that_outlives_its_time_fails_and_holds_up_no_other() {
         })
         .await;
         assert_eq!(commands(), 3, "{outlives_deadline}");
-        // They end with their container.
+        // The commands end with their container.
         until("their end", SECOND, || node.runtime.commands() == 0).await;
         let ready = node.runtime.running("c").len();
         assert_eq!(ready, 1, "{outlives_deadline}");

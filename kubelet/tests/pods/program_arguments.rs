@@ -1,5 +1,5 @@
-//! Fields of volumes that would be more than a value to the programs that get them. The
-//! events name them, and no container starts.
+//! Fields of volumes that external programs would parse as more than a value. Events name these
+//! fields, and no container starts.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     objects::MemoryObjects,
 };
 
-/// A node with what its volumes come from, and a disk that nothing is behind.
+/// A node with sources for its volumes, and a disk without a device behind it.
 struct Storage {
     node: Node,
     objects: Arc<MemoryObjects>,
@@ -41,7 +41,8 @@ impl Storage {
         text(&path)
     }
 
-    /// Puts a persistent volume and its claim, both of this name; the claim as a volume.
+    /// Creates a persistent volume and its claim, both called `name`; returns the claim as a
+    /// volume.
     fn claim(&self, name: &str, mut spec: Value) -> Value {
         spec["capacity"] = json!({"storage": "1Gi"});
         spec["claimRef"] = json!({"name": name, "namespace": "default", "uid": name});

@@ -1,4 +1,4 @@
-//! Pods that are to use more or less than before, while they run.
+//! In-place resizes of running pods.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ async fn a_running_container_is_resized_without_a_restart() {
     assert_eq!(condition(&kubelet, "PodResizeInProgress"), None);
     assert_eq!(kubelet.container("web").restart_count, 0);
     assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
-    // Memory, then CPU.
+    // One update for memory, one for CPU.
     assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 2);
     assert_eq!(node.runtime.calls(Verb::UpdatePodSandboxResources), 1);
 }
@@ -82,7 +82,7 @@ async fn a_container_that_asks_for_it_is_restarted() {
     assert_eq!(actual(&node), (102, 128 << 20));
     assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 0);
     assert_eq!(shown(&kubelet), resources("100m", "128Mi"));
-    // CPU alone needs no restart.
+    // A change of CPU alone needs no restart.
     kubelet
         .update(sized(&resources("200m", "128Mi"), "RestartContainer"))
         .await;
@@ -112,7 +112,7 @@ async fn what_was_granted_outlives_the_kubelet() {
     assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 1);
     kubelet.stop().await;
 
-    // What changes while the kubelet is away is a resize too.
+    // A change while the kubelet was down is a resize too.
     let kubelet = node.start();
     kubelet
         .add(sized(&resources("300m", "128Mi"), "RestartContainer"))
@@ -150,7 +150,7 @@ async fn a_pod_that_finds_no_room_goes_on_as_it_was() {
     check(&kubelet);
     kubelet.stop().await;
 
-    // It is not forgotten that there was no room, even for a new container.
+    // The infeasible resize is remembered, even when a container is created.
     let kubelet = node.start();
     kubelet
         .add(sized(&resources("100m", "1000Ti"), "NotRequired"))
@@ -256,7 +256,7 @@ async fn what_one_container_gives_up_is_taken_before_another_gets_it() {
     };
     assert_eq!([of("first"), of("second")], [(102, 64), (307, 128)]);
 
-    // Time enough to see each step.
+    // Slow enough to observe each step.
     let slowly = Fault::Delay(SECOND);
     node.runtime
         .fault(Verb::UpdateContainerResources, slowly, Times::Always);
@@ -285,7 +285,7 @@ async fn an_init_container_is_resized_while_it_runs() {
     let node = Node::new();
     let kubelet = node.start();
     let pod = |cpu| {
-        // Of one that runs once nothing is restarted, whatever it says.
+        // A regular init container is never restarted for a resize, regardless of its policy.
         let policy = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
         pod(
             "web",
@@ -325,7 +325,7 @@ async fn an_init_container_is_resized_while_it_runs() {
     assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
 }
 
-/// A pod of two containers, of which one has limits of its own.
+/// A pod with two containers, one of which has limits of its own.
 fn whole(cpu: &str, memory: &str) -> Pod {
     let own = json!({"limits": {"cpu": "50m", "memory": "16Mi"}});
     pod(
@@ -340,7 +340,7 @@ fn whole(cpu: &str, memory: &str) -> Pod {
     )
 }
 
-/// Memory limits of the sandbox and the two containers.
+/// Memory limits of the sandbox and of both containers.
 fn limits(node: &Node) -> [i64; 3] {
     let sandbox = node.runtime.sandboxes()[0].config.clone();
     let sandbox = sandbox.linux.unwrap().resources.unwrap();
@@ -373,7 +373,7 @@ async fn a_pod_is_resized_as_a_whole() {
     let updates = node.runtime.calls(Verb::UpdateContainerResources);
     kubelet.stop().await;
 
-    // What it was given is known to the next kubelet, and what it is not given too.
+    // The next kubelet knows the granted resources and the pending resize.
     let kubelet = node.start();
     kubelet.add(whole("200m", "1000Ti")).await;
     until("why not", 5 * SECOND, || {
@@ -457,7 +457,7 @@ async fn memory_that_a_pod_uses_is_not_taken_from_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_does_not_size_sandboxes_resizes_containers() {
-    // The second is what containerd 2.2 says.
+    // The second status is that of containerd 2.2.
     for status in [
         tonic::Status::unimplemented("no such method"),
         tonic::Status::unknown("not implemented yet"),

@@ -1,4 +1,4 @@
-//! Restart policies and rules of single containers.
+//! Container-level restart policies and restart rules.
 
 use e2e::fake_runtime::{Behaviour, Verb};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What happens when containers and sandboxes end.
+//! Containers and sandboxes that end.
 
 use e2e::fake_runtime::{Behaviour, Verb};
 use serde_json::json;
@@ -31,7 +31,7 @@ async fn a_container_that_dies_is_restarted_and_counted() {
     );
     assert_eq!(node.runtime.running("c").len(), 1);
     assert_eq!(node.runtime.sandboxes().len(), 1);
-    // A status follows the events; the pod never stopped being Running.
+    // The status follows the events; the phase stayed Running.
     assert_eq!(kubelet.phase("web"), "Running");
 }
 
@@ -69,7 +69,7 @@ async fn restarts_back_off_and_say_so() {
     for (gap, delay) in gaps.iter().zip([10, 20, 40, 80, 160, 300]) {
         assert!((delay..=delay + 2).contains(gap), "{gaps:?}");
     }
-    // One dead container is kept to tell how the last run ended.
+    // One dead container is kept for the last termination state.
     until("the rest to be pruned", 5 * SECOND, || {
         node.runtime.containers().len() <= 2
     })
@@ -127,7 +127,7 @@ async fn the_policy_decides_what_is_restarted() {
         );
         let terminated = kubelet.container("job").state.unwrap().terminated.unwrap();
         assert_eq!(terminated.exit_code, code);
-        // Its sandbox is given back, its container kept for who wants to know.
+        // The sandbox is stopped; the container is kept for its status and logs.
         assert!(node.ready_sandboxes().is_empty());
         assert_eq!(node.runtime.containers().len(), 1);
         kubelet.remove(pod("job", "u1", spec)).await;

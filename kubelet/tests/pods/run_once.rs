@@ -40,6 +40,6 @@ async fn pods_are_started_once_and_left_running() {
     let error = results[0].result.as_ref().unwrap_err();
     assert!(error.contains("ErrImageNeverPull"), "{error}");
     assert_eq!(results[1].result, Ok(()));
-    // Its own, and the one that is none of its business.
+    // The pod's container and an unrelated one.
     assert_eq!(node.runtime.running("c").len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Pods that name a runtime class.
+//! Pods with a runtime class.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What becomes of pods while the runtime says that it is not ready, or says nothing.
+//! Pods while the runtime is not ready or does not answer.
 
 use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
 use kubelet_api_client::events::EventRecorder;
@@ -25,7 +25,7 @@ async fn nothing_is_taken_while_the_runtime_is_not_ready_and_healthz_says_so() {
         } else {
             node.runtime.fault(Verb::Status, Fault::Hang, Times::Always);
         }
-        // An answer may take ten seconds, and without one it is down after thirty.
+        // The status call times out after ten seconds, and the runtime counts as down after thirty.
         sleep(50 * SECOND).await;
         kubelet.add(pod("second", "u2", json!({}))).await;
         sleep(60 * SECOND).await;

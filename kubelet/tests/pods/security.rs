@@ -1,4 +1,4 @@
-//! What containers may do, and what pods are refused for.
+//! Security contexts of containers, and rejected pods.
 
 use cri_proto::runtime::v1::{
     LinuxContainerSecurityContext, NamespaceMode, security_profile::ProfileType,
@@ -175,8 +175,8 @@ async fn pods_have_user_namespaces_where_the_runtime_has() {
     assert_ne!(a.uids, b.uids);
     assert_eq!(c.mode(), NamespaceMode::Node);
 
-    // The container is in its pod's namespace, its mounts too, and a restart of the
-    // kubelet and of the container changes nothing.
+    // The container and its mounts use the pod's user namespace; restarts of the kubelet and of the
+    // container do not change it.
     kubelet.stop().await;
     let kubelet = node.start();
     let pods = [("a", "u1"), ("b", "u2")];

@@ -1,4 +1,4 @@
-//! What becomes of pods when their node is shut down.
+//! Graceful node shutdown.
 
 use std::{
     fs,
@@ -34,14 +34,14 @@ use crate::node::{IMAGE, Node, SECOND, pod, until};
 
 const CRITICAL: i32 = 2_000_000_000;
 
-/// A login manager that does what a test says.
+/// A login manager that the test controls.
 #[derive(Clone)]
 pub struct FakeLogin(Arc<Mutex<State>>);
 
 struct State {
     is_away: bool,
     delay: Duration,
-    /// Whether its delay becomes what it is asked for.
+    /// Whether it grants the requested delay.
     obeys: bool,
     asked: Vec<Duration>,
     connects: usize,
@@ -64,7 +64,7 @@ impl FakeLogin {
         })))
     }
 
-    /// Shuts the node down, or does not any more.
+    /// Starts or cancels a shutdown.
     pub fn shut_down(&self, is_shutting_down: bool) {
         let mut state = self.0.lock();
         state.is_shutting_down = is_shutting_down;
@@ -73,12 +73,12 @@ impl FakeLogin {
             .retain(|session| session.send(is_shutting_down).is_ok());
     }
 
-    /// Whether somebody holds up a shutdown.
+    /// Whether an inhibitor lock is held.
     pub fn is_held_up(&self) -> bool {
         self.0.lock().locks.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits until somebody holds up shutdowns.
+    /// Waits until an inhibitor lock is held.
     pub async fn until_held_up(&self) {
         until("a lock", 60 * SECOND, || self.is_held_up()).await;
     }
@@ -138,7 +138,7 @@ impl Session for FakeSession {
         state.asked.push(delay);
         if state.obeys {
             let login = self.login.clone();
-            // It takes a while.
+            // The change takes a while.
             tokio::spawn(async move {
                 sleep(SECOND).await;
                 login.0.lock().delay = delay;
@@ -161,7 +161,7 @@ impl Session for FakeSession {
     }
 }
 
-/// Options by which pods of priority 0 get 20 seconds, and critical ones 10.
+/// Options with a period of 20 seconds for pods of priority 0, and of 10 seconds for critical ones.
 pub fn options(node: &Node) -> KubeletOptions {
     let of = |priority, seconds| ShutdownGracePeriod {
         priority,
@@ -173,7 +173,7 @@ pub fn options(node: &Node) -> KubeletOptions {
     }
 }
 
-/// A pod with a container of the same name, and a grace period.
+/// A pod with one container of the same name, and a grace period.
 pub fn pod_of(name: &str, priority: i32, grace: u64) -> Pod {
     let container = json!({"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent"});
     let spec = json!({
@@ -182,7 +182,7 @@ pub fn pod_of(name: &str, priority: i32, grace: u64) -> Pod {
     pod(name, name, spec)
 }
 
-/// Ends so long after it was told to; by force alone without.
+/// The container exits this long after the stop signal; `None`: only when killed.
 fn ends_after(node: &Node, container: &str, seconds: Option<u64>) {
     let behaviour = Behaviour {
         stops_after: seconds.map(Duration::from_secs),
@@ -191,7 +191,7 @@ fn ends_after(node: &Node, container: &str, seconds: Option<u64>) {
     node.runtime.behave(container, behaviour);
 }
 
-/// For how many seconds a container runs on, from now.
+/// How many seconds after `begun` the container ends.
 async fn runs_for(node: &Node, container: &str, begun: Instant) -> u64 {
     until(container, 60 * SECOND, || {
         node.runtime.running(container).is_empty()
@@ -364,7 +364,7 @@ async fn a_login_manager_that_was_away_is_found_again_with_what_it_does() {
     login.leave(false);
     login.until_held_up().await;
 
-    // The lock outlives neither session nor trouble, and a shutdown that began meanwhile is seen.
+    // The lock is released with the session, and a shutdown that began meanwhile is detected.
     login.leave(true);
     until("the lock's end", SECOND, || !login.is_held_up()).await;
     login.shut_down(true);
@@ -403,7 +403,7 @@ async fn the_login_manager_is_asked_for_as_much_time_as_pods_may_take() {
     for (delay, obeys, asked) in [
         (30 * SECOND, true, vec![]),
         (5 * SECOND, true, vec![30 * SECOND]),
-        // Some time is better than none.
+        // A shorter delay is better than none.
         (5 * SECOND, false, vec![30 * SECOND]),
     ] {
         let (node, login) = (Node::new(), FakeLogin::new());

@@ -1,4 +1,4 @@
-//! Restartable init containers.
+//! Sidecars (restartable init containers).
 
 use e2e::fake_runtime::{Behaviour, Verb};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
-/// A pod of two sidecars with an init container between them.
+/// A pod with two sidecars and an init container between them.
 fn spec(fields: Value) -> Value {
     let container = |name: &str| json!({"name": name, "image": IMAGE});
     let sidecar = |name: &str| json!({"name": name, "image": IMAGE, "restartPolicy": "Always"});
@@ -172,6 +172,6 @@ async fn a_sidecar_gets_what_is_left_of_the_grace_period() {
     })
     .await;
     let took = begun.elapsed().as_secs();
-    // Nobody waits for longer than that, and everybody has two seconds.
+    // No container waits longer than the grace period, and each gets at least two seconds.
     assert!((12..=14).contains(&took), "{took} s");
 }

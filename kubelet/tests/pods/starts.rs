@@ -1,4 +1,4 @@
-//! How pods start, and what their status says then.
+//! Starts of pods, their admission and their status.
 
 use e2e::fake_runtime::{Behaviour, Verb};
 use k8s_openapi::api::core::v1::Pod;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
-/// A pod that the node can do without, unlike a static one.
+/// A pod that is not critical, unlike a static pod.
 fn api_pod(name: &str, spec: Value) -> Pod {
     let mut pod = pod(name, name, spec);
     pod.metadata.annotations = None;
@@ -166,7 +166,7 @@ async fn an_idle_node_costs_next_to_nothing() {
     let [calls, lists, states] = [after.0 - before.0, after.1 - before.1, after.2 - before.2];
     assert_eq!(calls, lists + states, "only lists, and whether it is ready");
     assert!(lists <= 4, "{before:?} {after:?}");
-    // Every five seconds, as upstream.
+    // One status call every five seconds, as upstream.
     assert!((5..=7).contains(&states), "{before:?} {after:?}");
 }
 
@@ -197,7 +197,7 @@ async fn a_full_node_rejects_the_rest() {
     kubelet.add(api_pod("c", json!({}))).await;
     kubelet.until_phase("a", "Running", 3 * SECOND).await;
     assert_eq!(kubelet.status("c").reason.as_deref(), Some("OutOfpods"));
-    // A static pod is critical, and finds nobody to take the place of.
+    // A static pod is critical, but finds no pod to preempt.
     let status = kubelet.status("b");
     assert_eq!(status.reason.as_deref(), Some("UnexpectedAdmissionError"));
     assert!(
@@ -266,7 +266,7 @@ async fn a_critical_pod_runs_once_the_pods_it_needs_the_room_of_have_ended() {
     options.capacity.max_pods = 2;
     let kubelet = node.start_with(options);
     let spec = |priority: i32| json!({"priority": priority, "terminationGracePeriodSeconds": 20});
-    // It takes its time to end.
+    // The preempted pod terminates slowly.
     let slow = Behaviour {
         stops_after: Some(10 * SECOND),
         ..Behaviour::default()

@@ -1,4 +1,4 @@
-//! What the status of a pod shows.
+//! The status of pods.
 
 use e2e::fake_runtime::Behaviour;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -139,7 +139,7 @@ async fn the_end_of_a_container_is_told_by_the_runtimes_reason() {
         let ips = kubelet.status("web").pod_ips;
         node.runtime.exit_container_because("c", exit_code, reason);
         kubelet.until_phase("web", phase, 5 * SECOND).await;
-        // Its sandbox is stopped by then.
+        // The sandbox has been stopped by then.
         tokio::time::sleep(10 * SECOND).await;
         let status = kubelet.status("web");
         assert!(ips.is_some() && status.pod_ips == ips, "{ips:?}");

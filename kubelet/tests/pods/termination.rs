@@ -1,4 +1,4 @@
-//! How pods end.
+//! Termination of pods.
 
 use cri_proto::runtime::v1::Signal;
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
@@ -8,7 +8,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
-/// A container that ends by force alone.
+/// A container that ignores the stop signal.
 fn stubborn() -> Behaviour {
     Behaviour {
         stops_after: None,
@@ -24,7 +24,7 @@ fn deleted(mut pod: Pod, grace: i64) -> Pod {
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_decides_how_long_the_end_takes() {
-    // Two seconds are the least that anything gets.
+    // Every container gets at least two seconds.
     for (grace, seconds) in [(0, 2), (5, 5), (60, 60)] {
         let node = Node::new();
         node.runtime.behave("c", stubborn());
@@ -123,7 +123,7 @@ async fn a_hook_that_is_never_run_holds_nothing_up() {
     .await;
 }
 
-/// A pod whose container has a command as its hook.
+/// A pod whose container has a command as its preStop hook.
 fn with_hook(spec: Value) -> Pod {
     let hook = json!({"preStop": {"exec": {"command": ["stop"]}}});
     let mut spec = spec;
@@ -131,7 +131,7 @@ fn with_hook(spec: Value) -> Pod {
     pod("web", "u1", spec)
 }
 
-/// A container whose commands take so long.
+/// A container whose commands take this long.
 fn commands_take(takes: Duration) -> Behaviour {
     Behaviour {
         exec: Some(Exec {
@@ -244,7 +244,8 @@ async fn a_pod_that_is_removed_while_it_is_made_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_that_is_cut_off_is_made_again_and_gives_no_more_time() {
-    // One that ignores the signal, and two that end of it: after the cut, or too late.
+    // A container that ignores the signal, and two that exit on it: after the connection breaks,
+    // and after the grace period.
     for (stops_after, seconds, code) in [(None, 30, 137), (Some(20), 20, 143), (Some(50), 30, 137)]
     {
         let node = Node::new();
@@ -254,7 +255,7 @@ async fn a_stop_that_is_cut_off_is_made_again_and_gives_no_more_time() {
         };
         node.runtime.behave("c", behaviour);
         let kubelet = node.start();
-        // It is not removed, so that its end is seen.
+        // The deadline ends the pod without removing it, so the exit code can be observed.
         let web = pod("web", "u1", json!({"activeDeadlineSeconds": 5}));
         kubelet.add(web).await;
         let stops = || node.runtime.calls(Verb::StopContainer);

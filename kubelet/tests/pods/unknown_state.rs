@@ -1,4 +1,4 @@
-//! Containers of which the runtime cannot tell whether they run.
+//! Containers in the CRI's unknown state.
 
 use cri_proto::runtime::v1::ContainerState;
 use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
@@ -8,7 +8,7 @@ use tonic::Status;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
-/// A container that ends by force alone.
+/// A container that ignores the stop signal.
 fn stubborn() -> Behaviour {
     Behaviour {
         stops_after: None,
@@ -16,7 +16,7 @@ fn stubborn() -> Behaviour {
     }
 }
 
-/// The runtime is restarted, and does not find a container again.
+/// The runtime restarts and loses track of a container.
 fn lose_sight_of(node: &Node, container: &str) {
     assert_eq!(node.runtime.lose_sight_of(container), 1);
     node.runtime.break_events();
@@ -48,7 +48,7 @@ async fn one_that_may_run_is_ended_before_another_is_started() {
         .await;
         assert_eq!(node.runtime.started_twice(), Vec::<String>::new(), "{kind}");
         assert_eq!(node.runtime.calls(Verb::StopContainer), 3, "{kind}");
-        // One restart, however often it was tried.
+        // One restart, regardless of the number of attempts.
         sleep(60 * SECOND).await;
         assert_eq!(node.runtime.creations("u1", "lost"), 2, "{kind}");
     }

@@ -1,5 +1,5 @@
-//! What containers find in their volumes, and what is left of them. With mounts of the
-//! kernel, below the test's own directory.
+//! Volumes of pods: their contents and their removal. These tests mount file systems below the
+//! test's own directory.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use crate::{
     objects::MemoryObjects,
 };
 
-/// A node whose mounts are gone when the test is, however it ends.
+/// A node whose mounts are removed when the test ends, even after a panic.
 struct Mounting {
     node: Node,
     objects: Arc<MemoryObjects>,
@@ -41,7 +41,7 @@ impl Mounting {
         self.dir().join("kubelet/pods").join(uid)
     }
 
-    /// Places that something is mounted at, and ids of the mounts.
+    /// The mount points, and the IDs of the mounts.
     fn mounts(&self) -> Vec<(PathBuf, u64)> {
         let mounts = mount_info::within(self.dir()).unwrap().into_iter();
         mounts.map(|mount| (mount.mount_point, mount.id)).collect()
@@ -54,14 +54,14 @@ impl Mounting {
         self.objects.put(resource, object);
     }
 
-    /// What the newest container `c` mounts at a path.
+    /// The mount of the newest container `c` at a path.
     fn mount(&self, path: &str) -> Mount {
         let container = self.node.runtime.running("c").pop().unwrap();
         let mut mounts = container.config.mounts.into_iter();
         mounts.find(|mount| mount.container_path == path).unwrap()
     }
 
-    /// What container `c` reads.
+    /// The content of a file as container `c` sees it.
     fn read(&self, path: &str, file: &str) -> Option<String> {
         fs::read_to_string(Path::new(&self.mount(path).host_path).join(file)).ok()
     }
@@ -206,7 +206,7 @@ async fn what_changes_in_trust_bundles_reaches_the_file() {
     );
     kubelet.add(pod("web", "u1", spec.clone())).await;
     tokio::time::sleep(20 * SECOND).await;
-    // One that is not optional is not there.
+    // The required bundle is missing.
     assert_eq!(kubelet.waiting("web"), "ContainerCreating");
     assert!(on.node.runtime.sandboxes().is_empty());
     put("example.com:ca:2", &certificate("MDAy"));
@@ -266,7 +266,7 @@ async fn a_restart_leaves_mounts_as_they_are() {
     assert_eq!(on.node.runtime.containers().len(), 2);
     kubelet.stop().await;
 
-    // One that does not get the pods any more takes them away.
+    // A kubelet that no longer receives the pods removes the mounts.
     let kubelet = on.node.start();
     gone(&kubelet, &on, "u1").await;
     gone(&kubelet, &on, "u2").await;
@@ -311,7 +311,7 @@ async fn what_an_unknown_plugin_left_holds_up_no_worker() {
     fs::write(left.join("precious"), "x").unwrap();
     for runs in [2, 3] {
         kubelet.remove(pod("web", "u1", spec.clone())).await;
-        // It begins anew only when its worker has ended.
+        // The pod starts again only after its worker has ended.
         kubelet.add(pod("web", "u1", spec.clone())).await;
         until("the next run", 20 * SECOND, || {
             on.node.runtime.calls(Verb::StartContainer) == runs

@@ -1,4 +1,4 @@
-//! What must hold of every run.
+//! Invariants of every run.
 
 use std::{cell::Cell, collections::BTreeMap, fmt::Write as _, sync::Once};
 
@@ -14,7 +14,7 @@ use crate::{
     subject::Subject,
 };
 
-/// What the runtime has of one pod.
+/// The sandboxes and containers of one pod in the runtime.
 #[derive(Default)]
 struct Found {
     sandboxes: Vec<Sandbox>,
@@ -38,7 +38,7 @@ impl Found {
     }
 }
 
-/// The first thing that is not as it should be in the end.
+/// The first difference from the expected final state.
 pub fn problem(simulation: &Simulation) -> Option<String> {
     let runtime = &simulation.node.runtime;
     let twice = runtime.started_twice();
@@ -135,7 +135,7 @@ fn problem_of_present(
     let is_done = matches!(phase, "Succeeded" | "Failed");
     let never_restarts = spec.restart_policy.as_deref() == Some("Never");
     let wanted = match subject.expect {
-        // What never restarts ends as it was ended. Whatever else was disturbed recovers.
+        // Pods that never restart keep the outcome of a disturbance. All other pods recover.
         _ if subject.disturbed && never_restarts => fate(simulation, subject, found),
         Expect::Runs | Expect::Loops => "Running",
         Expect::Succeeds => "Succeeded",
@@ -192,10 +192,10 @@ fn problem_of_present(
     None
 }
 
-/// Shown of what ended with its pod.
+/// Reported for containers that ended with their pod.
 const EXIT_CODE: i32 = 137;
 
-/// What becomes of a pod whose containers run once, from how they ended.
+/// The expected phase of a pod whose containers run once, derived from how they ended.
 fn fate(simulation: &Simulation, subject: &Subject, found: &Found) -> &'static str {
     let spec = subject.spec();
     let lives = simulation.node.runtime.lives();
@@ -209,8 +209,8 @@ fn fate(simulation: &Simulation, subject: &Subject, found: &Found) -> &'static s
         let last = runs.max_by_key(|run| (run.created_at, run.attempt()))?;
         match last.state {
             ContainerState::ContainerExited => Some(last.exit_code),
-            // It was to follow one that ended, and could not be started: as upstream, that
-            // counts as an end, and as no success.
+            // The container was to replace one that ended, but did not start. This counts as a
+            // failed container, as upstream.
             ContainerState::ContainerCreated if has_ended(&container.name) => Some(EXIT_CODE),
             _ => None,
         }
@@ -221,7 +221,8 @@ fn fate(simulation: &Simulation, subject: &Subject, found: &Found) -> &'static s
     if init.any(|container| code(container).is_some_and(|code| code != 0)) {
         "Failed"
     } else if codes.iter().any(Option::is_none) {
-        // Without its sandbox it gets no other one, as upstream, and does not end either.
+        // The pod has lost its sandbox. It gets no new one, as upstream, and does not terminate
+        // either.
         if found.ready_sandboxes() > 0 {
             "Running"
         } else {
@@ -234,9 +235,9 @@ fn fate(simulation: &Simulation, subject: &Subject, found: &Found) -> &'static s
     }
 }
 
-/// Every run but the first is a restart; of a pod that came back, those of its last life. What
-/// initialises a pod anew counts anew, as upstream, and a kubelet shows no less than it did
-/// before.
+/// Every run after the first is a restart. If the pod came back, only the runs of its last life
+/// count. Init containers that run again after a new sandbox restart their count, as upstream, but
+/// a kubelet never reports a smaller count than before.
 fn miscounted(
     simulation: &Simulation,
     subject: &Subject,
@@ -273,7 +274,7 @@ fn container_statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStat
     init.chain(status.container_statuses.iter().flatten())
 }
 
-/// A status in one line, without times.
+/// The status in one line, without times.
 pub fn summary(status: &PodStatus) -> String {
     let mut line = status.phase.clone().unwrap_or_default();
     for container in container_statuses(status) {
@@ -305,7 +306,7 @@ thread_local! {
     static PANICS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts the panics of this thread: those of tasks end nowhere else.
+/// Counts panics on this thread, because panics of tasks are otherwise lost.
 pub struct Panics(usize);
 
 impl Panics {

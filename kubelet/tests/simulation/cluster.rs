@@ -1,4 +1,4 @@
-//! The cluster of a node: its API server, what its pods need, and what goes wrong with it.
+//! The node's cluster: its API server, the objects that pods need, and faults of the server.
 
 use std::{
     collections::BTreeMap,
@@ -36,19 +36,19 @@ use crate::{
     trace::Trace,
 };
 
-/// The name of the node.
+/// The node's name.
 pub const NODE: &str = "node";
 const NAMESPACE: &str = "default";
-/// A variable with what is in a secret.
+/// A variable whose value comes from a secret.
 const VARIABLE: &str = "FROM_SECRET";
 
-/// The API server that a node is registered with.
+/// The API server of the node.
 pub struct Cluster {
     pub server: ApiServer,
     pub node: watch::Sender<Option<Arc<Node>>>,
-    /// Since when the server does what it is asked for; not yet while it fails by chance.
+    /// When the server's last faults ended; `None` while it fails by chance.
     pub well_since: Option<Instant>,
-    /// What pods wait for, by when it comes.
+    /// Objects that pods wait for, and when each is created.
     due: Vec<(Instant, &'static str, Value)>,
 }
 
@@ -72,7 +72,7 @@ impl Cluster {
         }
     }
 
-    /// Lets requests of the node fail by chance until it is well again.
+    /// Makes requests of the node fail by chance until [`Self::be_well`].
     pub fn fail_by_chance(&self, random: Random, trace: Trace) {
         let random = Mutex::new(random);
         self.server.intercept(Some(Arc::new(move |record| {
@@ -83,7 +83,7 @@ impl Cluster {
         })));
     }
 
-    /// Has the next requests of the node that write something done, and not answered.
+    /// Loses the answers of the node's next `requests` writes; the writes take effect.
     pub fn lose(&self, requests: usize) {
         let lost = AtomicUsize::new(0);
         self.server.intercept(Some(Arc::new(move |record| {
@@ -96,13 +96,13 @@ impl Cluster {
         })));
     }
 
-    /// Lets nothing go wrong from now on.
+    /// Ends all faults.
     pub fn be_well(&mut self) {
         self.server.intercept(None);
         self.well_since = Some(Instant::now());
     }
 
-    /// Does to a pod what one of its users does.
+    /// Performs a user's operation on a pod.
     pub async fn tell(&self, operation: PodOperation, pod: &Pod) {
         let name = pod.metadata.name.as_deref().unwrap();
         match operation {
@@ -118,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// The kubelet may have ended it before.
+    /// The pod may be gone already if the kubelet finished its termination.
     fn delete(&self, name: &str, grace: Option<i64>) {
         let options = json!({"gracePeriodSeconds": grace});
         match self.server.delete("v1", "pods", NAMESPACE, name, &options) {
@@ -160,8 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Gives a pod a variable from a secret and a volume from a config map, which come after a
-    /// time.
+    /// Gives a pod a variable from a secret and a volume from a config map; both objects are
+    /// created after `after`.
     pub fn give_needs(&mut self, pod: &mut Pod, after: Duration) {
         let name = pod.metadata.name.clone().unwrap();
         let mut given = serde_json::to_value(&*pod).unwrap();
@@ -189,7 +189,7 @@ impl Cluster {
         self.bring_due();
     }
 
-    /// Makes what is due by now.
+    /// Creates the objects that are due.
     pub fn bring_due(&mut self) {
         let now = Instant::now();
         for (_, plural, object) in self.due.extract_if(.., |(at, ..)| *at <= now) {
@@ -198,7 +198,7 @@ impl Cluster {
     }
 }
 
-/// What a request of the node meets.
+/// The verdict on a request of the node.
 fn meet(record: &Record, random: &mut Random) -> Verdict {
     if !record.user.starts_with("system:node:") || !random.permille(40) {
         return Verdict::Pass;
@@ -215,8 +215,8 @@ fn meet(record: &Record, random: &mut Random) -> Verdict {
 }
 
 impl Simulation {
-    /// Lets the API server end its watches, or be away for a while and perhaps forget what
-    /// happened meanwhile.
+    /// Ends watches, or takes the API server away for a while; it may then have compacted the
+    /// changes.
     pub async fn trouble(&mut self) {
         let Some(cluster) = &self.node.cluster else {
             return;
@@ -237,7 +237,7 @@ impl Simulation {
     }
 }
 
-/// The first thing that the API server does not have as it is on the node.
+/// The first difference between the API server and the node.
 pub fn problem(simulation: &Simulation) -> Option<String> {
     let cluster = simulation.node.cluster.as_ref()?;
     let pods = cluster.server.list("v1", "pods", NAMESPACE).unwrap();
@@ -273,7 +273,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
     of_nobody.map(|name| format!("{name} is at the API server and nowhere else"))
 }
 
-/// Whether this is the pod, or the mirror of it.
+/// Reports a pod that is neither the subject nor its mirror.
 fn identity(subject: &Subject, pod: &Pod) -> Option<String> {
     let told = match subject.source {
         Source::Api => pod.metadata.uid.as_deref(),
@@ -290,7 +290,7 @@ fn difference(told: &PodStatus, status: &PodStatus) -> Option<String> {
     (told != status).then(|| format!("the API server has {told:?}, and it is {status:?}"))
 }
 
-/// Whether a container runs without what it needs from a secret.
+/// Reports a container that runs without its value from the secret.
 fn lacks_value(simulation: &Simulation, subject: &Subject) -> Option<String> {
     let container = &subject.spec().containers[0];
     container.env.as_ref()?;

@@ -1,4 +1,4 @@
-//! What is done to the pods and the machine of a run.
+//! Operations on the pods and the machine of a run.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Simulation {
-    /// How many pods the sources have.
+    /// The number of pods that the sources have.
     fn present(&self) -> usize {
         self.subjects
             .iter()
@@ -26,7 +26,7 @@ impl Simulation {
             .count()
     }
 
-    /// Does something by chance.
+    /// Performs a random operation.
     pub async fn act(&mut self) {
         match self.random.below(1000) {
             0..=399 if self.present() < self.room => self.add().await,
@@ -64,7 +64,7 @@ impl Simulation {
         self.add_of(pods::KINDS).await;
     }
 
-    /// Adds a pod that runs on.
+    /// Adds a pod that keeps running.
     pub async fn add_server(&mut self) {
         self.add_of(&[pods::server]).await;
     }
@@ -74,7 +74,7 @@ impl Simulation {
         self.add_of(&[pods::job]).await;
     }
 
-    /// Adds a pod that requests so many thousandths of a CPU; its index.
+    /// Adds a pod that requests `millis` thousandths of a CPU; returns its index.
     pub async fn add_sized(&mut self, source: Source, millis: i64) -> usize {
         let slot = self.generations.len();
         self.generations.push(0);
@@ -85,7 +85,7 @@ impl Simulation {
         index
     }
 
-    /// Adds a pod that runs on, and needs what comes after a time.
+    /// Adds a pod that keeps running and needs objects that are created after `after`.
     pub async fn add_needy(&mut self, after: Duration) {
         let slot = self.generations.len();
         self.generations.push(0);
@@ -138,14 +138,14 @@ impl Simulation {
         }
     }
 
-    /// The pods that a source has.
+    /// The pods of a source.
     fn pods_of(&self, source: Source) -> Vec<Pod> {
         let subjects = self.subjects.iter();
         let present = subjects.filter(|s| s.present && s.source == source);
         present.map(|subject| subject.pod.clone()).collect()
     }
 
-    /// A pod by chance that fulfils a condition, if the first few tries find one.
+    /// A random pod that satisfies `wanted`, if the first few attempts find one.
     fn pick(&mut self, wanted: impl Fn(&Subject) -> bool) -> Option<usize> {
         let count = self.subjects.len() as u64;
         (0..8.min(count)).find_map(|_| {
@@ -166,7 +166,7 @@ impl Simulation {
         subject.disturbed |= self.node.runtime.exit_container(name, code) > 0;
     }
 
-    /// Lets the probes of a container that has some find the opposite.
+    /// Inverts the probe results of a random container with a liveness probe.
     fn flip_probes(&mut self) {
         let probed = |container: &&Container| container.liveness_probe.is_some();
         let wanted = |s: &Subject| s.present && pods::containers(&s.pod).any(|c| probed(&c));
@@ -202,7 +202,7 @@ impl Simulation {
         self.send(PodOperation::Remove, index).await;
     }
 
-    /// Marks a pod for deletion.
+    /// Marks a random pod for deletion.
     async fn delete(&mut self) {
         let wanted = |s: &Subject| s.present && !s.deleting && s.source == Source::Api;
         let Some(index) = self.pick(wanted) else {
@@ -212,7 +212,7 @@ impl Simulation {
     }
 
     pub async fn delete_one(&mut self, index: usize) {
-        // An API server removes a pod at once that is to have no time.
+        // The API server removes a pod with a grace period of 0 immediately.
         let least = u64::from(self.node.cluster.is_some());
         let grace = i64::try_from(self.random.between(least, 5)).unwrap();
         let subject = &mut self.subjects[index];
@@ -223,7 +223,7 @@ impl Simulation {
         self.send(PodOperation::Delete, index).await;
     }
 
-    /// Gives a container another image, or the pod another label.
+    /// Changes the image of a container or a label of the pod.
     async fn update(&mut self) {
         let wanted = |s: &Subject| s.present && !s.deleting && s.source == Source::Api;
         let Some(index) = self.pick(wanted) else {
@@ -232,7 +232,7 @@ impl Simulation {
         if self.random.permille(700) {
             self.change_image(index).await;
             if self.random.permille(300) {
-                // While what was edited ends.
+                // The old container may still be terminating.
                 sleep(self.random.millis(1, 3000)).await;
                 self.remove_one(index).await;
             }
@@ -247,7 +247,7 @@ impl Simulation {
         self.send(PodOperation::Update, index).await;
     }
 
-    /// Gives the first container of a pod another image.
+    /// Changes the image of the pod's first container.
     pub async fn change_image(&mut self, index: usize) {
         let image = pods::image(&mut self.random);
         let subject = &mut self.subjects[index];
@@ -257,7 +257,7 @@ impl Simulation {
         self.send(PodOperation::Update, index).await;
     }
 
-    /// Puts another static pod in the place of one: an edited manifest.
+    /// Replaces a static pod, like an edited manifest.
     async fn replace(&mut self) {
         let Some(index) = self.pick(|s| s.present && s.source == Source::File) else {
             return;
@@ -283,16 +283,16 @@ impl Simulation {
         }
     }
 
-    /// Adds a pod again that was removed, perhaps while it is still ending.
+    /// Adds a removed pod again; it may still be terminating.
     async fn bring_back(&mut self) {
-        // An API server makes another pod, of another UID.
+        // Recreation at an API server gives a new UID, so it is another pod.
         let alone = self.node.cluster.is_none();
         let wanted = |s: &Subject| !s.present && !s.deleting && (alone || s.source == Source::File);
         let Some(index) = self.pick(wanted) else {
             return;
         };
         let slot = self.subjects[index].slot;
-        // The behaviours of its containers are the newest generation's.
+        // The container behaviours are those of the newest generation.
         if self.generations[slot] > 0 {
             return;
         }
@@ -316,8 +316,8 @@ impl Simulation {
         std::mem::replace(&mut self.kubelet, kubelet).kill().await;
         for subject in &mut self.subjects {
             subject.status = None;
-            // What was ending when its pod comes back is found half ended by a kubelet
-            // that does not know of an earlier life.
+            // If the pod comes back during termination, the new kubelet finds it partly terminated
+            // and does not know of the earlier life.
             subject.disturbed |= subject.came_back || !subject.present;
         }
         sleep(self.random.millis(0, 2000)).await;

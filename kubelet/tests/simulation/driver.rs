@@ -1,4 +1,4 @@
-//! A run from its beginning to its end, and what is seen of it.
+//! A simulation run from start to end, and the statuses observed in it.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -21,17 +21,16 @@ use crate::{
     trace::Trace,
 };
 
-/// Time of day at which every run begins: 2026-01-01.
+/// The wall-clock time at which every run begins: 2026-01-01.
 pub const EPOCH: i64 = 1_767_225_600;
-/// Within which everything is as it should be once the runtime fails no more. A pull
-/// that failed just before waits for up to five minutes, and again if then it is one
-/// too many.
+/// The time to converge once the runtime's faults are cleared. A pull that failed just before backs
+/// off for up to five minutes, and once more if the next attempt exceeds the pull rate limit.
 const SETTLED: Duration = Duration::from_secs(11 * 60);
-/// Longer than anything lasts that nobody uses any more.
+/// Longer than any unused resource is kept.
 const UNUSED: Duration = Duration::from_secs(10 * 60);
-/// Between two looks at whether it is.
+/// The interval between checks for convergence.
 const LOOK: Duration = Duration::from_secs(4);
-/// How long it is seen to stay so.
+/// How long the converged state must last.
 const CALM: Duration = Duration::from_secs(60);
 
 /// One run.
@@ -39,21 +38,20 @@ pub struct Simulation {
     pub node: Node,
     pub kubelet: Running,
     pub subjects: Vec<Subject>,
-    /// When a kubelet was killed.
+    /// When kubelets were killed.
     pub kills: Vec<Instant>,
-    /// When the runtime began to fail for a while.
+    /// When outages of the runtime began.
     pub outages: Vec<Instant>,
-    /// When nothing failed, was disturbed or was being healed.
+    /// Periods without faults, disturbances or recovery.
     pub calm: Vec<Range<Instant>>,
     pub random: Random,
-    /// Most pods at the same time.
+    /// The most pods at the same time.
     pub room: usize,
-    /// Generations of each name so far.
+    /// The number of generations of each name so far.
     pub generations: Vec<u32>,
 }
 
-/// Runs a seed with so many pods to its end; panics where something is not as it
-/// should be.
+/// Runs a seed with `pods` pods; panics if an invariant does not hold.
 pub async fn simulate(seed: u64, pods: usize) -> Trace {
     let epoch = Timestamp::from_second(EPOCH).unwrap();
     let _repeatable = Repeatable::on_this_thread(seed, epoch);
@@ -69,7 +67,7 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
     sleep(Duration::from_secs(3)).await;
     let idle_tasks = Handle::current().metrics().num_alive_tasks();
 
-    // Now and then all of them are there at once.
+    // In every tenth seed all pods exist at once.
     let room = if seed % 10 == 9 {
         pods
     } else {
@@ -102,8 +100,8 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
     simulation.rounds().await;
     simulation.remove_all().await;
     simulation.settle("after all pods were removed").await;
-    // Containers that are gone end on their own in the fake runtime, and what pods needed is
-    // followed for a while.
+    // Removed containers end on their own in the fake runtime, and watches of pods' objects last a
+    // while longer.
     sleep(UNUSED).await;
     let tasks = Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks, idle_tasks, "seed {seed}: tasks without any pod");
@@ -116,7 +114,7 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
 }
 
 impl Simulation {
-    /// Notes the statuses that changed.
+    /// Records the statuses that changed.
     pub fn observe(&mut self) {
         for subject in &mut self.subjects {
             let status = self
@@ -154,12 +152,12 @@ impl Simulation {
         }
     }
 
-    /// The first thing that is not as it should be.
+    /// The first violated invariant.
     pub fn problem(&self) -> Option<String> {
         checks::problem(self).or_else(|| cluster::problem(self))
     }
 
-    /// Waits until everything is as it should be, and sees that it stays so.
+    /// Waits until all invariants hold, and checks that they keep holding.
     async fn settle(&mut self, when: &str) {
         let deadline = Instant::now() + SETTLED;
         loop {

@@ -1,4 +1,4 @@
-//! Faults of the runtime, by chance.
+//! Random faults of the runtime.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tonic::Status;
 
 use e2e::random::Random;
 
-/// Lets the runtime fail by chance until its faults are cleared.
+/// Makes the runtime fail by chance until its faults are cleared.
 pub fn begin(runtime: &FakeRuntime, random: Random) {
     let random = Mutex::new(random);
     runtime.faults_by_chance(move |verb| meet(verb, &mut random.lock()));
 }
 
 fn meet(verb: Verb, random: &mut Random) -> Option<Fault> {
-    // Lists are many, and a failed one costs everybody.
+    // Lists are frequent, and a failed one affects all pods.
     let share = match verb {
         Verb::ListPodSandbox | Verb::ListContainers => 5,
         Verb::PodSandboxStatus | Verb::ContainerStatus | Verb::ImageStatus => 15,
@@ -29,14 +29,14 @@ fn meet(verb: Verb, random: &mut Random) -> Option<Fault> {
         7..=8 => Fault::Error(Status::deadline_exceeded("the engine is slow")),
         9..=13 => Fault::ErrorAfter(Status::internal("the answer was lost")),
         14..=17 => Fault::Delay(random.millis(10, 4000)),
-        // A pull has no deadline but the runtime's own.
+        // Pulls have no deadline except the runtime's own.
         _ if verb == Verb::PullImage => Fault::Delay(random.millis(1000, 30_000)),
         18 => Fault::Hang,
         _ => Fault::HangAfter,
     })
 }
 
-/// Lets nothing be listed; returns for how long.
+/// Makes lists fail; returns for how long.
 pub fn outage(runtime: &FakeRuntime, random: &mut Random) -> Duration {
     use e2e::fake_runtime::Times::N;
     let away = Fault::Error(Status::unavailable("the engine restarts"));

@@ -1,9 +1,9 @@
-//! Dozens of pods that come, change, crash and go in random order on a runtime
-//! that fails by chance, under a kubelet that is killed in between. Whatever the
-//! order, all must end as their specs say. A run follows from its seed alone.
+//! Dozens of pods that are added, changed, removed and crash in random order on a runtime that
+//! fails by chance, under a kubelet that is killed in between. All of them must converge to their
+//! specs. A run is determined by its seed.
 //!
-//! `SIMULATION_SEEDS=1000` runs so many seeds, `SIMULATION_SEED=7` that one,
-//! `SIMULATION_PODS=20` with so many pods.
+//! `SIMULATION_SEEDS=1000` runs that many seeds, `SIMULATION_SEED=7` runs that one, and
+//! `SIMULATION_PODS=20` sets the number of pods.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -35,16 +35,15 @@ use e2e::asked::amount;
 use parking_lot::Mutex;
 use trace::Trace;
 
-/// Pods of one seed: many small runs find more than a large one.
+/// Pods of one seed. Many small runs find more bugs than a large one.
 const PODS: u64 = 60;
-/// Seeds of a test run that asks for none: about a minute of CPU time.
+/// The default number of seeds: about a minute of CPU time.
 const SEEDS: u64 = 10;
 
 fn pods() -> usize {
     usize::try_from(amount("SIMULATION_PODS", PODS)).unwrap()
 }
 
-/// The seeds to run.
 fn seeds() -> Range<u64> {
     match env::var("SIMULATION_SEED") {
         Ok(seed) => {
@@ -56,14 +55,13 @@ fn seeds() -> Range<u64> {
     }
 }
 
-/// What this thread ran for, which other programs on the machine do not lengthen.
+/// The CPU time of this thread. Unlike elapsed time, it does not depend on other processes.
 fn cpu_time() -> Duration {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = times.split(' ').next().and_then(|nanos| nanos.parse().ok());
     Duration::from_nanos(nanos.unwrap_or_default())
 }
 
-/// Runs a seed on this thread.
 fn run(seed: u64, pods: usize) -> Trace {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

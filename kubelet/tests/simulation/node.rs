@@ -1,4 +1,4 @@
-//! A node: the runtime, the directories, and the kubelet that runs on them.
+//! The node: the runtime, the directories, and the kubelet on them.
 
 use std::{
     collections::BTreeMap,
@@ -39,18 +39,18 @@ use crate::{
     trace::{Trace, Traced},
 };
 
-/// Updates on their way to the kubelet.
+/// Capacity of the channel of updates to the kubelet.
 const UPDATES: usize = 50;
-/// How long a kubelet may take no updates.
+/// How long a kubelet may accept no updates.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What outlives one kubelet.
+/// State that survives a kubelet restart.
 pub struct Node {
     pub runtime: FakeRuntime,
     pub failing: Failing,
     pub trace: Trace,
     pub options: KubeletOptions,
-    /// None: it is in no cluster.
+    /// `None` if the node is standalone.
     pub cluster: Option<Cluster>,
     _dir: tempfile::TempDir,
 }
@@ -103,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Starts a kubelet that has not heard of all pods yet.
+    /// Starts a kubelet that has not received all pods yet.
     pub fn start(&self) -> Running {
         let timeout = self.options.cri.request_timeout;
         let runtime = Traced {
@@ -126,7 +126,7 @@ impl Node {
         let (updates, receiver) = mpsc::channel(UPDATES);
         let all_heard = {
             let (ready, updates) = (Arc::clone(&ready), updates.clone());
-            // What is on its way to the kubelet was not heard yet.
+            // Updates in the channel have not been received yet.
             move || ready.load(Ordering::Relaxed) && updates.capacity() == UPDATES
         };
         let (options, events) = (self.options.clone(), EventRecorder::default());
@@ -175,8 +175,7 @@ impl Node {
     }
 }
 
-/// A directory in memory where there is such a place, since a run makes thousands
-/// of small files.
+/// A directory in `/dev/shm` if possible, because a run creates thousands of small files.
 fn memory_dir() -> tempfile::TempDir {
     let memory = PathBuf::from("/dev/shm");
     tempfile::tempdir_in(memory)
@@ -184,24 +183,24 @@ fn memory_dir() -> tempfile::TempDir {
         .unwrap()
 }
 
-/// A kubelet that runs.
+/// A running kubelet.
 pub struct Running {
     pub kubelet: Kubelet,
     sources: Sources,
     cancel: CancellationToken,
-    /// Everything but the kubelet's own task.
+    /// All tasks except the kubelet's own.
     tasks: TaskTracker,
     task: JoinHandle<()>,
 }
 
-/// Where a kubelet has its pods from.
+/// The kubelet's source of pods.
 enum Sources {
-    /// It is told what happens to them.
+    /// The test sends the updates.
     Told {
         updates: mpsc::Sender<PodUpdate>,
         ready: Arc<AtomicBool>,
     },
-    /// From manifests, and from the API server.
+    /// Manifests and the API server.
     Cluster { file: SourceHandle },
 }
 
@@ -226,7 +225,7 @@ impl Running {
         }
     }
 
-    /// Tells a kubelet in no cluster what happens to pods.
+    /// Sends an update to a standalone kubelet.
     pub async fn send(&self, operation: PodOperation, source: Source, pods: Vec<Pod>) {
         let Sources::Told { updates, .. } = &self.sources else {
             return;
@@ -236,12 +235,12 @@ impl Running {
             operation,
             source,
         };
-        // A kubelet that still waits for its runtime takes no updates.
+        // A kubelet that still waits for its runtime accepts no updates.
         let sent = tokio::time::timeout(PATIENCE, updates.send(update));
         sent.await.unwrap().unwrap();
     }
 
-    /// Puts these manifests on a node of a cluster.
+    /// Sets the static pods of a node in a cluster.
     pub async fn set_static(&self, pods: Vec<Pod>) {
         let Sources::Cluster { file } = &self.sources else {
             return;
@@ -252,14 +251,14 @@ impl Running {
         set.await.unwrap().unwrap();
     }
 
-    /// A kubelet in no cluster has heard of every pod.
+    /// Marks all sources of a standalone kubelet as read.
     pub fn sources_are_read(&self) {
         if let Sources::Told { ready, .. } = &self.sources {
             ready.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Ends the kubelet at whatever it does, and leaves the pods.
+    /// Stops the kubelet at any point; the pods keep running.
     pub async fn kill(self) {
         self.cancel.cancel();
         let ended = tokio::time::timeout(Duration::from_millis(10), self.task);

@@ -1,4 +1,4 @@
-//! The pods of a simulation: what each is to do, and what is to become of it.
+//! The pods of a simulation: their behaviour and their expected outcome.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::cluster::NODE;
 
-/// What is to become of a pod that nothing but its own containers ends.
+/// The expected outcome of a pod that only its own containers end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// All its containers run.
+    /// All its containers keep running.
     Runs,
-    /// Its containers end and are started again for ever.
+    /// Its containers exit and are restarted forever.
     Loops,
     /// It succeeds.
     Succeeds,
@@ -25,7 +25,7 @@ pub enum Expect {
     Fails,
 }
 
-/// A pod with its fate.
+/// A pod with its expected outcome.
 #[derive(Clone, Debug)]
 pub struct Planned {
     pub pod: Pod,
@@ -33,7 +33,7 @@ pub struct Planned {
     pub expect: Expect,
 }
 
-/// Images that are on the node, and that must be pulled.
+/// Images on the node, and images that must be pulled.
 const PRESENT: &[&str] = &["app:1", "app:2"];
 const PULLABLE: &[&str] = &["tool:1", "tool:2", "tool:3"];
 
@@ -46,7 +46,7 @@ pub fn add_images(runtime: &FakeRuntime) {
     }
 }
 
-/// Images are written as they are stored, so that they are found by their names.
+/// The name as the runtime stores it, with its registry; images are looked up by this name.
 fn with_registry(image: &str) -> String {
     format!("registry.test/{image}")
 }
@@ -56,7 +56,7 @@ pub fn image(random: &mut Random) -> String {
     with_registry(random.of(&all))
 }
 
-/// What a kind of pod is made with.
+/// The inputs to a kind of pod.
 pub struct Maker<'a> {
     slot: usize,
     random: &'a mut Random,
@@ -64,10 +64,10 @@ pub struct Maker<'a> {
     spec: Value,
 }
 
-/// A kind of pods: completes the spec and says what is to become of it.
+/// A kind of pod: completes the spec and returns the expected outcome.
 pub type Kind = fn(&mut Maker<'_>) -> Expect;
 
-/// The kinds of pods. One of them is taken for each pod, with equal chances.
+/// The kinds of pods; each entry has the same probability.
 pub const KINDS: &[Kind] = &[
     server,
     server,
@@ -89,19 +89,19 @@ pub const KINDS: &[Kind] = &[
     one_shot_with_sidecar,
 ];
 
-/// All containers of a pod, in the order in which they are started.
+/// All containers of a pod in start order.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod.spec.as_ref().unwrap();
     let init = spec.init_containers.iter().flatten();
     init.chain(&spec.containers)
 }
 
-/// Whether a container that is to initialise its pod goes on running.
+/// Whether an init container is a sidecar.
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// The `generation`-th pod of a name, of one of the kinds.
+/// A pod of one of `kinds`: generation `generation` of its name.
 pub fn plan(
     slot: usize,
     generation: u32,
@@ -119,8 +119,8 @@ pub fn plan(
     planned(slot, generation, source, spec, expect)
 }
 
-/// The first pod of a name, from a source: one container that runs on, and requests so many
-/// thousandths of a CPU. Its image is there.
+/// The first generation of a name from `source`: one container that keeps running and requests
+/// `millis` thousandths of a CPU. Its image is on the node.
 pub fn plan_sized(
     slot: usize,
     source: Source,
@@ -204,7 +204,7 @@ fn server_with_scratch_space(maker: &mut Maker<'_>) -> Expect {
 fn probed_server(maker: &mut Maker<'_>) -> Expect {
     let expect = server(maker);
     let kinds = ["livenessProbe", "readinessProbe", "startupProbe"];
-    // Who has any has a liveness probe.
+    // A pod with any probe has a liveness probe.
     for kind in &kinds[..usize::try_from(maker.random.between(1, 3)).unwrap()] {
         maker.probe("containers", kind);
     }
@@ -292,7 +292,7 @@ impl Maker<'_> {
         }
     }
 
-    /// One or two, perhaps with something that ends between or after them.
+    /// Adds one or two sidecars, perhaps with init containers that end between or after them.
     fn sidecars(&mut self) {
         for _ in 0..self.random.between(1, 2) {
             self.container("initContainers", None);
@@ -308,7 +308,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Gives the last container of a list a probe.
+    /// Adds a probe to the last container of a list.
     fn probe(&mut self, list: &str, kind: &str) {
         let probe = json!({
             "exec": {"command": ["check", kind]},
@@ -319,13 +319,13 @@ impl Maker<'_> {
         containers.last_mut().unwrap()[kind] = probe;
     }
 
-    /// Adds a container; `exits`: its exit code, and how many attempts fail before.
+    /// Adds a container. `exits`: its exit code, and the number of attempts that fail before.
     fn container(&mut self, list: &str, exits: Option<(i32, u64)>) {
         if self.spec[list].is_null() {
             self.spec[list] = json!([]);
         }
         let containers = self.spec[list].as_array_mut().unwrap();
-        // A name that no other pod has: the runtime knows behaviours by it.
+        // The name is unique among all pods, because the runtime keys behaviours by it.
         let name = format!("p{}-{}{}", self.slot, &list[..1], containers.len());
         let policy = self.random.of(&["IfNotPresent", "IfNotPresent", "Always"]);
         containers.push(json!({

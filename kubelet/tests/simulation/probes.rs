@@ -1,4 +1,4 @@
-//! What the exec probes of containers find.
+//! Results of the containers' exec probes.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,12 +6,12 @@ use cri_proto::runtime::v1::ExecSyncResponse;
 use e2e::fake_runtime::FakeRuntime;
 use parking_lot::Mutex;
 
-/// The names of containers whose probes fail.
+/// Names of containers whose probes fail.
 #[derive(Clone, Default)]
 pub struct Failing(Arc<Mutex<BTreeSet<String>>>);
 
 impl Failing {
-    /// Lets probes succeed but for those that will be failing.
+    /// Makes all probes succeed, except those of containers that are marked as failing.
     pub fn on(runtime: &FakeRuntime) -> Self {
         let failing = Self::default();
         let names = Arc::clone(&failing.0);
@@ -22,7 +22,7 @@ impl Failing {
         failing
     }
 
-    /// Lets a container's probes find the opposite.
+    /// Inverts the probe results of a container.
     pub fn flip(&self, container: &str) {
         let mut names = self.0.lock();
         if !names.remove(container) {
@@ -30,7 +30,7 @@ impl Failing {
         }
     }
 
-    /// Lets all probes succeed again.
+    /// Makes all probes succeed again.
     pub fn end(&self) {
         self.0.lock().clear();
     }

@@ -1,5 +1,5 @@
-//! Pods of a node that is full, debug containers, and sizes that change: what only pods of an
-//! API server meet, and what a static pod takes from them.
+//! Full nodes, debug containers and resizes. They affect only pods of an API server; a static pod
+//! preempts such a pod.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::{
 
 /// Pods that together take all of the node's CPUs.
 const FILLERS: i64 = 4;
-/// Between two looks of the sync loop at the pods that wait for others to end.
+/// The interval at which the sync loop checks pods that wait for others to terminate.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
-/// The longest grace period, and what every container gets after it.
+/// The longest grace period plus the minimum of each container.
 const ENDED: Duration = Duration::from_secs(10);
-/// For what takes no time of its own: a change is noticed within a second.
+/// For operations that take no time of their own: a change is noticed within a second.
 const PROMPT: Duration = Duration::from_secs(2);
 
 impl Simulation {
-    /// Fills the node: what does not fit is rejected and never begins, and a static pod gets
-    /// the room of another one, which ends within its grace period.
+    /// Fills the node. A pod that does not fit is rejected and never starts; a static pod preempts
+    /// another one, which terminates within its grace period.
     pub async fn fill(&mut self) {
         let share = Machine::read().cpus * 1000 / FILLERS;
         let mut sized = Vec::new();
@@ -61,7 +61,7 @@ impl Simulation {
         self.assert_settled("all that had filled the node was removed");
     }
 
-    /// Gives a pod a debug container: it runs once, whatever becomes of it.
+    /// Gives a pod a debug container, which is never restarted.
     pub async fn debug(&mut self) {
         let index = self.add_sized(Source::Api, 1).await;
         sleep(PROMPT).await;
@@ -83,7 +83,7 @@ impl Simulation {
         sleep(ENDED + PROMPT).await;
     }
 
-    /// Resizes a pod: its container gets its new share while it runs.
+    /// Resizes a pod: its running container gets the new CPU shares.
     pub async fn resize(&mut self) {
         let index = self.add_sized(Source::Api, 100).await;
         sleep(PROMPT).await;

@@ -1,6 +1,6 @@
-//! One class of faults at a time, on pods that are as they should be, and the shortest time in
-//! which each must be healed. A pod is looked at every 60 to 90 s even if nothing asks for it:
-//! a class whose time is shorter shows a wake-up that was lost.
+//! One class of faults at a time, on converged pods, and the shortest time in which each must be
+//! healed. The periodic sync of a pod comes every 60 to 90 s: a class with a shorter time detects a
+//! lost wake-up.
 
 use std::time::Duration;
 
@@ -16,79 +16,79 @@ use crate::{
     subject::Subject,
 };
 
-/// Classes that one seed tries.
+/// Classes per seed.
 const ROUNDS: usize = 5;
-/// Pods that are disturbed in one round, at most.
+/// The most pods disturbed in one round.
 const TARGETS: usize = 6;
 
-/// From a change in the runtime to the sync of its pod: at once by an event, and by a list
-/// within a second where no events come.
+/// From a change in the runtime to the sync of its pod: immediate with an event; without events the
+/// relist comes within a second.
 const NOTICED: Duration = Duration::from_secs(1);
-/// A failed sync, reading or list is tried again after one second, lengthened by up to half.
+/// A failed sync, status read or list is retried after one second plus up to half of jitter.
 const RETRY: Duration = Duration::from_millis(1500);
-/// From the start of a container to its readiness: startup probes wait for their period, which
-/// is five seconds at most; readiness is probed as soon as they succeed.
+/// From the start of a container to its readiness. Startup probes wait for their period, five
+/// seconds at most; readiness is probed as soon as they succeed.
 const READY: Duration = Duration::from_secs(5);
 /// The longest grace period.
 const GRACE: Duration = Duration::from_secs(8);
-/// What every container gets to end, even when the grace period is over.
+/// The minimum of each container, even after the grace period.
 const MINIMUM_GRACE: Duration = Duration::from_secs(2);
-/// The first back-off of a pull, lengthened by up to half.
+/// The first back-off of a pull plus up to half of jitter.
 const PULL: Duration = Duration::from_secs(15);
-/// A probe must fail four times, five seconds apart, at most.
+/// At most four failures of a probe, five seconds apart.
 const PROBES: Duration = Duration::from_secs(20);
 /// The longest run of a container of a job.
 const JOB: Duration = Duration::from_secs(4);
-/// Between two lists where events are trusted.
+/// The relist interval while events are trusted.
 const SLOW_LIST: Duration = Duration::from_secs(30);
 
-/// How long the API server is away.
+/// How long the API server is down.
 const AWAY: Duration = Duration::from_secs(20);
-/// Requests to it of which the answers get lost.
+/// Requests to the API server whose answers are lost.
 const LOST_REQUESTS: usize = 3;
-/// How late things come that pods need.
+/// The delay of the objects that pods need.
 const LATE: Duration = Duration::from_secs(10);
-/// The longest time between two tries of a sync that fails, lengthened by up to half.
+/// The longest retry interval of a failing sync, with up to half of jitter.
 const SYNC_RETRY: Duration = Duration::from_secs(15);
-/// The same of requests to the API server.
+/// The same for requests to the API server.
 const SERVER_RETRY: Duration = Duration::from_secs(45);
 
-/// What fails or is done.
+/// A fault or an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// Containers crash.
     Crash,
     /// Sandboxes end.
     SandboxEnd,
-    /// Containers crash, and nothing can be listed three times.
+    /// Containers crash, and three lists fail.
     FailedLists,
     /// Containers crash, and one creation and one start fail.
     FailedCalls,
-    /// Containers crash, and the answers of one creation and one start get lost.
+    /// Containers crash, and the answers to one creation and one start are lost.
     LostAnswers,
     /// Containers crash, and one start hangs.
     Hang,
-    /// Containers crash, and one is started and never says so.
+    /// Containers crash, and one start takes effect but never returns.
     HangAfter,
-    /// New pods are added of which one pull fails.
+    /// Pods are added, and one pull fails.
     FailedPulls,
     /// Liveness and readiness probes fail for a while.
     FailedProbes,
     /// The kubelet is killed.
     KubeletKill,
-    /// Containers crash, and no event tells.
+    /// Containers crash, and their events are lost.
     LostEvents,
-    /// The stream of events ends, and containers crash.
+    /// The event stream breaks, and containers crash.
     BrokenEvents,
     /// Pods are removed.
     Removal,
     /// Pods are marked for deletion.
     Deletion,
-    /// A container gets another image.
+    /// A container's image changes.
     Edit,
-    /// Pods are removed while containers end that got another image.
+    /// Pods are removed while containers terminate because their image changed.
     EditedRemoval,
-    /// The sandboxes of new jobs end.
+    /// Sandboxes of new jobs end.
     JobSandboxEnd,
     /// The node is filled.
     FullNode,
@@ -96,11 +96,11 @@ enum Class {
     Debug,
     /// A pod is resized.
     Resize,
-    /// Containers crash, a pod is removed and a static one added while the API server is away.
+    /// While the API server is down, containers crash, a pod is removed and a static pod is added.
     ServerAway,
-    /// Containers crash, and the answers of some requests to the API server get lost.
+    /// Containers crash, and the answers to some requests to the API server are lost.
     LostRequests,
-    /// New pods need what comes late.
+    /// Pods are added whose objects are created later.
     LateNeeds,
 }
 
@@ -131,46 +131,47 @@ const CLASSES: &[Class] = &[
 ];
 
 impl Class {
-    /// Within which time all is as it should be.
+    /// The time within which the state must converge.
     fn heals(self, simulation: &Simulation) -> Duration {
         let options = &simulation.node.options;
-        // The back-off counts from when the end was noticed, however often it is tried.
+        // The back-off starts when the exit is noticed, regardless of the number of attempts.
         let restart = NOTICED + options.max_container_restart_period + READY;
         match self {
             Self::Crash | Self::SandboxEnd => restart,
-            // Each is tried again after its own retry, which doubles.
+            // Each failure is retried after its own delay, which doubles.
             Self::FailedLists => restart + 3 * RETRY,
             Self::FailedCalls | Self::LostAnswers => restart + 3 * RETRY,
             Self::Hang | Self::HangAfter => restart + options.cri.request_timeout + RETRY,
             Self::FailedPulls => PULL + NOTICED + READY,
-            // Stopped within their grace period, and started again.
+            // The containers are stopped within their grace period and started again.
             Self::FailedProbes => GRACE + restart,
-            // It asks the runtime how it is, hears of its pods after at most 2.5 s, and lets
-            // each probe begin within its period, by chance.
+            // The new kubelet asks for the runtime's status, receives its pods within 2.5 s and
+            // starts each probe at a random time within its period.
             Self::KubeletKill => RETRY + Duration::from_millis(2500) + 2 * READY,
-            // The next list, and not the pods' periodic sync, shows it.
+            // The next relist shows it, before the pod's periodic sync.
             Self::LostEvents => SLOW_LIST + restart,
-            // What was missed is listed when the stream is there again.
+            // Once the stream is back, a list shows the missed changes.
             Self::BrokenEvents => RETRY + restart,
-            // All containers at once, then up to two sidecars, whatever is left of the time.
+            // All containers together, then up to two sidecars, which get the minimum even after
+            // the grace period.
             Self::Removal | Self::Deletion | Self::EditedRemoval => {
                 NOTICED + GRACE + 2 * MINIMUM_GRACE
             }
             Self::Edit => GRACE + restart,
-            // They fail twice at most.
+            // The jobs fail twice at most.
             Self::JobSandboxEnd => 3 * (restart + JOB),
-            // Lists, watches and statuses are retried ever later.
+            // Lists, watches and status updates are retried with growing delays.
             Self::ServerAway => restart + SERVER_RETRY,
-            // After one, two and four seconds.
+            // Retries after one, two and four seconds.
             Self::LostRequests => restart + 7 * RETRY,
-            // A sync that failed is retried ever later.
+            // A failed sync is retried with growing delays.
             Self::LateNeeds => SYNC_RETRY + READY,
-            // They look at it themselves.
+            // These check the result themselves.
             Self::FullNode | Self::Debug | Self::Resize => NOTICED,
         }
     }
 
-    /// Whether it needs an API server.
+    /// Whether the class needs an API server.
     const fn is_of_cluster(self) -> bool {
         matches!(
             self,
@@ -178,13 +179,14 @@ impl Class {
         )
     }
 
-    /// Whether it needs a pod whose source is the API server.
+    /// Whether the class needs pods from the API server.
     const fn is_of_api(self) -> bool {
         matches!(self, Self::Deletion | Self::Edit | Self::EditedRemoval)
     }
 }
 
-/// What runs and is kept running, and is not initialised: that takes as long as it takes.
+/// Whether the pod keeps running, is restarted, and has no init containers, whose duration is
+/// unbounded.
 fn is_server(subject: &Subject) -> bool {
     let spec = subject.spec();
     subject.present
@@ -195,7 +197,7 @@ fn is_server(subject: &Subject) -> bool {
 }
 
 impl Simulation {
-    /// Tries some classes of faults, each on pods that have settled.
+    /// Runs some classes of faults, each on converged pods.
     pub async fn rounds(&mut self) {
         let mut classes = CLASSES.to_vec();
         classes.retain(|class| self.node.cluster.is_some() || !class.is_of_cluster());
@@ -247,7 +249,7 @@ impl Simulation {
             Class::Edit => self.do_to(&targets, PodOperation::Update).await,
             Class::EditedRemoval => {
                 self.do_to(&targets, PodOperation::Update).await;
-                // Some of it is over when they are told again.
+                // Some have terminated by the time the pods are removed.
                 sleep(Duration::from_millis(1200)).await;
                 self.do_to(&targets, PodOperation::Remove).await;
             }
@@ -282,7 +284,7 @@ impl Simulation {
         let begun = Instant::now();
         let limit = class.heals(self);
         sleep(limit).await;
-        // Those of calls that nobody made.
+        // Faults that no call has consumed.
         runtime.clear_faults();
         runtime.mute_events(false);
         if let Some(cluster) = &self.node.cluster {
@@ -297,7 +299,7 @@ impl Simulation {
         }
     }
 
-    /// Some pods by chance.
+    /// Some random pods.
     fn targets(&mut self, wanted: impl Fn(&Subject) -> bool) -> Vec<usize> {
         let all = 0..self.subjects.len();
         let mut all: Vec<usize> = all.filter(|index| wanted(&self.subjects[*index])).collect();
@@ -330,7 +332,7 @@ impl Simulation {
         for _ in 0..TARGETS {
             self.add_job().await;
         }
-        // Some of their containers are done, and some are not.
+        // Some of their containers have finished.
         sleep(JOB / 2).await;
         let jobs: Vec<usize> = (first..self.subjects.len()).collect();
         self.end_sandboxes(&jobs);
@@ -343,10 +345,10 @@ impl Simulation {
         if let Some(index) = targets.iter().find(of_api).copied() {
             self.remove_one(index).await;
         }
-        // It is to be mirrored.
+        // The pod needs a mirror.
         self.add_sized(Source::File, 0).await;
         sleep(AWAY).await;
-        // What happened meanwhile is listed.
+        // Changes during the outage can only be found by a list.
         self.cluster().server.compact();
         self.cluster().server.set_available(true);
     }
@@ -365,8 +367,8 @@ impl Simulation {
         }
     }
 
-    /// Lets all probes of some containers fail: those that have a liveness probe are stopped
-    /// when it has failed often enough, and what has a readiness probe is not ready then.
+    /// Makes all probes of some containers fail. A container with a liveness probe is stopped after
+    /// enough failures; one with a readiness probe becomes unready.
     async fn fail_probes(&mut self) {
         let probed = self.targets(|subject| {
             let mut containers = pods::containers(&subject.pod);

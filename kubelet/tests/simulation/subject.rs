@@ -1,4 +1,4 @@
-//! A pod of a run, and what was done to it.
+//! A pod of a run, and the operations on it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,39 +8,39 @@ use tokio::time::Instant;
 
 use crate::pods::{self, Expect, Planned};
 
-/// What the sources did to a pod.
+/// A source's operation on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// It was added, or came back.
+    /// The pod was added, or came back.
     Added,
-    /// It was changed.
+    /// The pod was changed.
     Changed,
-    /// It was marked for deletion.
+    /// The pod was marked for deletion.
     Deleted,
-    /// It was removed.
+    /// The pod was removed.
     Removed,
 }
 
-/// A pod that was given to the kubelet.
+/// A pod given to the kubelet.
 pub struct Subject {
     pub uid: String,
     pub slot: usize,
     pub pod: Pod,
     pub source: Source,
     pub expect: Expect,
-    /// Whether its source has it.
+    /// Whether its source still has it.
     pub present: bool,
     /// Whether it is marked for deletion.
     pub deleting: bool,
-    /// Something else than its own containers ended something of it.
+    /// Whether something other than its own containers has ended part of it.
     pub disturbed: bool,
-    /// It was removed and came back.
+    /// Whether it was removed and came back.
     pub came_back: bool,
-    /// What was done to it, in order.
+    /// The operations on it, in order.
     pub deeds: Vec<(Instant, Deed)>,
-    /// As it was last seen.
+    /// Its last observed status.
     pub status: Option<Arc<PodStatus>>,
-    /// The restarts of each container as they were last seen.
+    /// The last observed restart count of each container.
     pub restarts: BTreeMap<String, i32>,
 }
 
@@ -62,7 +62,7 @@ impl Subject {
         }
     }
 
-    /// Notes what is done to it just now.
+    /// Records an operation at the current time.
     pub fn note(&mut self, operation: PodOperation) {
         let deed = match operation {
             PodOperation::Add | PodOperation::Restore => Deed::Added,
@@ -74,7 +74,7 @@ impl Subject {
         self.deeds.push((Instant::now(), deed));
     }
 
-    /// When something was done to it first in a time.
+    /// When an operation first happened in a period.
     pub fn done(&self, deed: Deed, from: Instant, to: Instant) -> Option<Instant> {
         let mut deeds = self.deeds.iter();
         deeds.find_map(|(at, done)| (*done == deed && from <= *at && *at <= to).then_some(*at))
@@ -84,19 +84,19 @@ impl Subject {
         self.pod.spec.as_ref().unwrap()
     }
 
-    /// Its place in the order in which containers are started, and the container.
+    /// A container, and its place in the start order.
     pub fn container(&self, name: &str) -> Option<(usize, &Container)> {
         let mut containers = pods::containers(&self.pod).enumerate();
         containers.find(|(_, container)| container.name == name)
     }
 
-    /// Whether a container was added to it for debugging.
+    /// Whether a container is an ephemeral container.
     pub fn is_ephemeral(&self, name: &str) -> bool {
         let mut ephemeral = self.spec().ephemeral_containers.iter().flatten();
         ephemeral.any(|container| container.name == name)
     }
 
-    /// How many of its containers initialise it.
+    /// The number of init containers, including sidecars.
     pub fn init_containers(&self) -> usize {
         self.spec().init_containers.as_ref().map_or(0, Vec::len)
     }

@@ -1,5 +1,4 @@
-//! What happened in a run, in order: every call with its answer, and every change
-//! of a status.
+//! The trace of a run: every call with its answer, and every change of a status, in order.
 
 use std::{
     convert::Infallible,
@@ -18,21 +17,21 @@ use tonic::{
     codegen::{Service, http},
 };
 
-/// One thing that happened.
+/// One entry of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    /// Microseconds since the beginning, by the run's own clock.
+    /// Microseconds since the start, by the run's own clock.
     at: u128,
     what: String,
     digest: u64,
 }
 
-/// What happened so far. Clones are one trace.
+/// The trace so far. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Trace {
     entries: Arc<Mutex<Vec<Entry>>>,
     begun: Instant,
-    /// The node's directory, whose name is another one each time.
+    /// The node's directory; its name differs in each run.
     dir: Arc<str>,
 }
 
@@ -57,18 +56,18 @@ impl Trace {
         });
     }
 
-    /// When it began.
+    /// When the run began.
     pub const fn begun(&self) -> Instant {
         self.begun
     }
 
-    /// From the beginning to the last entry.
+    /// The time from the start to the last entry.
     pub fn duration(&self) -> Duration {
         let micros = self.entries.lock().last().map_or(0, |entry| entry.at);
         Duration::from_micros(u64::try_from(micros).unwrap())
     }
 
-    /// How often something was noted.
+    /// How often an entry with this text occurs.
     pub fn count(&self, what: &str) -> usize {
         let entries = self.entries.lock();
         entries.iter().filter(|entry| entry.what == what).count()
@@ -84,7 +83,7 @@ impl Trace {
         digest(all.collect::<String>().as_bytes())
     }
 
-    /// What was noted with a text in it, for people.
+    /// The entries that contain a text, for people.
     pub fn about(&self, text: &str) -> String {
         let entries = self.entries.lock();
         let about = entries.iter().filter(|entry| entry.what.contains(text));
@@ -124,7 +123,7 @@ fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-/// A service of which every call and answer is noted.
+/// A service whose calls and answers are recorded.
 #[derive(Clone)]
 pub struct Traced<S> {
     pub service: S,
@@ -171,7 +170,8 @@ where
                 .headers
                 .get("grpc-status")
                 .or(trailers.as_ref().and_then(|t| t.get("grpc-status")));
-            // Lists are long and many; what they are made of is in the other answers.
+            // Only the length: lists are long and frequent, and other answers contain their
+            // details.
             let detail = if verb.starts_with("List") {
                 body.len().to_le_bytes().to_vec()
             } else {

@@ -1,5 +1,5 @@
-//! Clients and servers of gRPC that are built on its C core, by the package `grpcio` of
-//! Python: what `deploy/install.sh tests` puts into `target/tools`.
+//! gRPC clients and servers based on the C core, with the Python package `grpcio`, which
+//! `deploy/install.sh tests` installs in `target/tools`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-/// What a client writes when everything was answered as it should be.
+/// The client's output when all calls succeed.
 const ANSWERED: &str = "Version docker
 Version docker
 Version docker
@@ -27,7 +27,7 @@ refused NOT_FOUND
 unknown UNIMPLEMENTED
 at once 200
 ";
-/// How long a plugin may wait to be asked.
+/// The time until a plugin must be called.
 const SOON: Duration = Duration::from_secs(30);
 
 fn python(script: &str, arguments: &[&str]) -> Command {
@@ -41,7 +41,7 @@ fn python(script: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a client writes with these arguments.
+/// The client's output with these arguments.
 fn client(arguments: &[&str]) -> String {
     let output = python("client.py", arguments).output().unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -52,7 +52,7 @@ fn client(arguments: &[&str]) -> String {
 #[tokio::test]
 async fn a_client_on_the_c_core_talks_to_the_shim_whatever_its_authority() {
     let node = Node::with_shim().await.unwrap();
-    // The C core sends the path as the authority, percent-encoded.
+    // The C core sends the percent-encoded path as the authority.
     let socket = node.cri_endpoint();
     assert_eq!(client(&[&socket]), ANSWERED);
     let odd = node.path("a: b[c]@ü{d}.sock");

@@ -1,4 +1,4 @@
-//! Pods that nest directories in their volumes without end.
+//! Pods that nest directories in their volumes without limit.
 
 use std::{os::unix::fs::symlink, time::Duration};
 
@@ -9,7 +9,7 @@ use e2e::{
 use rustix::process::{Pid, Resource, getrlimit, prlimit};
 
 const SOON: Duration = Duration::from_secs(30);
-/// What a service of systemd begins with.
+/// The default soft limit of a systemd service.
 const DESCRIPTORS: u64 = 1024;
 
 fn pod(name: &str) -> String {

@@ -1,4 +1,4 @@
-//! A command of a probe prints what its container's image likes.
+//! Output of probe commands, whose size the container's image controls.
 
 use std::{fs, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::lone_kubelet::LoneKubelet;
 
 const MIB: usize = 1 << 20;
 const CONTAINERS: usize = 16;
-/// What the kubelet's memory may grow by meanwhile.
+/// The allowed growth of the kubelet's memory.
 const GROWTH: u64 = 24 << 20;
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Labels. The engine merges an image's labels into those of its containers, and keeps the
-//! pod's labels and the shim's own in the same map.
+//! Labels. The engine merges an image's labels into those of its containers, in the same map as the
+//! pod's labels and the shim's own.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -10,11 +10,11 @@ use e2e::{
     node::Node,
 };
 
-/// How long the shim may take to see a new image.
+/// The time for the shim to see a new image.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Every key that the shim or cri-dockerd gives a meaning, with a value that would do
-/// something where it is believed. `DIRECTORY` is one of the test's own.
+/// Every key with a meaning to the shim or cri-dockerd, with a value that would have an effect if
+/// trusted. `DIRECTORY` is replaced by a directory of the test.
 const HOSTILE: &[(&str, &str)] = &[
     ("io.kubernetes.docker.type", "podsandbox"),
     ("io.kubernetes.sandbox.id", "0123456789abcdef"),
@@ -53,7 +53,7 @@ fn hostile(directory: &Path) -> impl Iterator<Item = (&'static str, String)> {
         .map(move |(key, value)| (*key, value.replace("DIRECTORY", &directory)))
 }
 
-/// A status without what differs between any two containers.
+/// A status without the fields that differ between any two containers.
 fn comparable(status: cri::ContainerStatus) -> cri::ContainerStatus {
     cri::ContainerStatus {
         id: String::new(),
@@ -68,7 +68,7 @@ fn comparable(status: cri::ContainerStatus) -> cri::ContainerStatus {
     }
 }
 
-/// A pod whose containers log into `directory`.
+/// A pod whose containers log to `directory`.
 fn pod(directory: &Path) -> cri::PodSandboxConfig {
     cri::PodSandboxConfig {
         log_directory: directory.join("logs").display().to_string(),
@@ -84,7 +84,7 @@ fn sleeper(index: usize, image: &str) -> cri::ContainerConfig {
     }
 }
 
-/// What the directory of the test holds beside the logs that were asked for.
+/// The names in the test's directory except `logs`.
 fn written(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -120,7 +120,7 @@ async fn an_image_label_in_the_shims_words_changes_nothing() {
     }
     for restarted in [false, true] {
         if restarted {
-            // It sweeps what a crash of its own may have left over, and reads all labels anew.
+            // The shim cleans up after its crash, and reads all labels again.
             node.kill_shim().unwrap();
             node.start_shim().await.unwrap();
             cri = Cri::of(&node).await.unwrap();

@@ -1,6 +1,6 @@
-//! A process that can write where logs are, such as a pod that mounts the node's `/var/log`, can
-//! put links and pipes in the way of a container's log, and in its place. Both binaries work as
-//! root: neither writes, reads, renames or removes what such a link leads to.
+//! A process that can write to the log directories, such as a pod that mounts the node's
+//! `/var/log`, can put links and pipes in the path of a container's log. Both binaries run as root:
+//! neither may write, read, rename or remove a link's target.
 
 use std::{
     fs, io,
@@ -19,10 +19,10 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(30);
-/// What is in the node's files, as a log: a reader that follows a link shows it.
+/// The content of the node's files, in log format: it appears if a reader follows a link.
 const OF_THE_NODE: &str = "2026-01-02T03:04:05.000000006Z stdout F of the node\n";
 
-/// Everything below a directory: each path, and what it holds.
+/// All paths below a directory with their contents.
 fn contents(dir: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -40,7 +40,7 @@ fn contents(dir: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// A directory of the node's with a file at each of these paths.
+/// A directory of the node with a file at each of these paths.
 fn of_the_node(node: &Node, name: &str, files: &[&str]) -> PathBuf {
     let dir = node.path("outside").join(name);
     for file in files {
@@ -59,14 +59,14 @@ fn pipe(path: &Path) {
 
 // === the shim ===
 
-/// A pod whose logs are below `logs/<name>`.
+/// A pod with logs below `logs/<name>`.
 fn logging(node: &Node, name: &str) -> cri::PodSandboxConfig {
     let mut pod = sandbox(name);
     pod.log_directory = node.path("logs").join(name).display().to_string();
     pod
 }
 
-/// Starts a container whose log is at `<container>/0.log` of its pod's directory.
+/// Starts a container with its log at `<container>/0.log` in its pod's log directory.
 async fn start(
     cri: &mut Cri,
     pod: &cri::PodSandboxConfig,
@@ -134,7 +134,7 @@ async fn the_shim_writes_no_log_through_a_link() {
         assert_eq!(contents(&outside), before, "through {place:?}");
         assert!(fs::symlink_metadata(&log).unwrap().is_file(), "{place:?}");
 
-        // What is rotated away, with a link where the next file is to be.
+        // The log is rotated, with a link in the place of the next file.
         let rotated = log.with_extension("log.1");
         fs::rename(&log, &rotated).unwrap();
         symlink(outside.join(files[0]), &log).unwrap();
@@ -165,9 +165,9 @@ async fn pipes_in_the_place_of_logs_hold_up_no_other_log() {
         pipe(&log);
         let container_id = id.clone();
         let request = cri::ReopenContainerLogRequest { container_id };
-        // Whether it succeeds is not the question.
+        // The call may fail.
         let _ = cri.runtime.reopen_container_log(request).await;
-        // More than a pipe holds.
+        // More output than a pipe's buffer holds.
         cri.exec(&id, &["touch", "/tmp/go"], 10).await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -226,7 +226,7 @@ spec:
     )
 }
 
-/// The directory of a pod's logs.
+/// The pod's log directory.
 fn log_dir(node: &Node, pod: &Value) -> PathBuf {
     let of = |field: &str| pod["metadata"][field].as_str().unwrap().to_owned();
     let name = format!("default_{}_{}", of("name"), of("uid"));
@@ -244,7 +244,7 @@ fn text(output: &Output) -> String {
         .concat()
 }
 
-/// Has something stand in the place of a path for as long as `work` takes.
+/// Replaces a path for the duration of `work`.
 fn instead<T>(path: &Path, put: impl FnOnce(&Path), work: impl FnOnce() -> T) -> T {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".aside");
@@ -281,7 +281,7 @@ async fn the_kubelet_shows_nothing_that_a_link_in_the_place_of_a_log_leads_to() 
     let log = pod_dir.join("main/0.log");
     let outside = of_the_node(&node, "shown", &["0.log", "main/0.log"]);
     let id = container_id(&web);
-    // A file of the node's by a name that the container's own log could have.
+    // A file of the node with a name that the container's log could have.
     let named = outside.join(format!("{id}-json.log"));
     symlink(outside.join("0.log"), &named).unwrap();
     let leads_to = |target: PathBuf| move |path: &Path| symlink(target, path).unwrap();
@@ -327,7 +327,7 @@ async fn the_kubelet_reads_the_engines_own_log_through_the_runtimes_link() {
     .await
     .unwrap();
 
-    // At the end of such a log is also what a container left to say.
+    // The fallback to the end of the log (`FallbackToLogsOnError`) also works with such a log.
     let manifest = pod("fails", "echo the end; exit 1", "  restartPolicy: Never");
     node.write_manifest("fails.yaml", &manifest).unwrap();
     let fails = node
@@ -351,7 +351,7 @@ async fn a_message_at_the_end_of_a_log_is_not_read_through_a_link() {
     symlink(outside.join("0.log"), &log).unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let id = container_id(&fails);
-    // Afterwards: the container may end before the command that ends it has.
+    // Delayed, because the container could end before the exec call returns.
     let end = ["sh", "-c", "(sleep 1; touch /tmp/end) >/dev/null 2>&1 &"];
     cri.exec(&id, &end, 10).await.unwrap();
     let fails = node
@@ -376,12 +376,12 @@ async fn rotation_touches_nothing_that_a_link_leads_to() {
     let secret = of_the_node(&node, "rotated", &["secret"]).join("secret");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
 
-    // A link in the place of a rotated file: the next rotation would compress what it leads to.
+    // A link in the place of a rotated file: the next rotation would compress its target.
     let file = node.await_running("file", SOON).await.unwrap();
     let file_dir = log_dir(&node, &file).join("main");
     symlink(&secret, file_dir.join("0.log.20200101-000000")).unwrap();
 
-    // A directory that is another: what is too long in it would be renamed.
+    // A link to another directory: the large files in it would be rotated.
     let dir = node.await_running("dir", SOON).await.unwrap();
     let dir_dir = log_dir(&node, &dir).join("main");
     let outside = of_the_node(&node, "renamed", &["0.log"]);

@@ -1,4 +1,4 @@
-//! A kubelet without an engine: on a fake runtime of the test's own.
+//! A kubelet without an engine, on a fake runtime.
 
 use std::{fs, net::TcpListener, path::Path, process::Command, time::Duration};
 
@@ -13,19 +13,19 @@ use tokio::time::{sleep, timeout};
 
 const STARTUP: Duration = Duration::from_secs(20);
 
-/// The kubelet, which ends with this.
+/// The kubelet; it stops when dropped.
 pub struct LoneKubelet {
     process: Process,
     pub runtime: FakeRuntime,
     _serving: Serving,
     pub dir: TempDir,
-    /// Its secure port, on 127.0.0.1.
+    /// Its secure port on 127.0.0.1.
     pub port: u16,
 }
 
 impl LoneKubelet {
-    /// Starts a kubelet that may have `files` files open, with further fields. Returns once it
-    /// serves clients with a certificate.
+    /// Starts a kubelet with a limit of `files` open files and additional configuration fields.
+    /// Returns once it serves clients with a certificate.
     pub async fn start(files: u64, fields: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -79,7 +79,7 @@ impl LoneKubelet {
         kubelet
     }
 
-    /// What a client with a certificate gets from the secure port in five seconds.
+    /// A response from the secure port to a client with a certificate, within five seconds.
     pub async fn get(&self, path: &str) -> Result<String, String> {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--fail", "--insecure"]);
@@ -101,13 +101,13 @@ impl LoneKubelet {
         }
     }
 
-    /// How many files it has open.
+    /// The number of its open files.
     pub fn open_files(&self) -> usize {
         let path = format!("/proc/{}/fd", self.process.pid());
         fs::read_dir(path).unwrap().count()
     }
 
-    /// The most memory that it has had so far, in bytes.
+    /// Its peak memory in bytes.
     pub fn peak_memory(&self) -> u64 {
         let path = format!("/proc/{}/status", self.process.pid());
         let text = fs::read_to_string(path).unwrap();
@@ -122,7 +122,7 @@ impl LoneKubelet {
     }
 }
 
-/// Writes a client's certificate and key, and its authority's certificate.
+/// Writes a client's certificate and key, and its CA certificate.
 fn write_client(dir: &Path) {
     let named = |name: &str| {
         let mut params = CertificateParams::new(Vec::new()).unwrap();

@@ -1,5 +1,5 @@
-//! Hostile input: what an image, a pod, a volume or a peer in the network can try with a node,
-//! and that nothing of the node changes. One file a way in.
+//! Hostile input from an image, a pod, a volume or a network peer: none of it may change the node.
+//! One file per attack vector.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! Servers of volumes that do not answer: a mount from such a server may wait for ever.
+//! NFS servers that do not answer: a mount may hang forever.
 
 use std::{fs, time::Duration};
 
@@ -6,7 +6,7 @@ use e2e::node::Node;
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
-/// More than there are threads for one server.
+/// More than the number of threads for one server.
 const WAITING: usize = 12;
 
 fn pod(name: &str, server: &str) -> Value {
@@ -26,7 +26,7 @@ fn pod(name: &str, server: &str) -> Value {
 #[tokio::test]
 async fn pods_of_a_server_that_does_not_answer_hold_up_no_others() {
     let mut node = Node::with_shim().await.unwrap();
-    // One server's mounts wait until it is back, as those of a hard mount do.
+    // The mounts of one server hang until it is back, like hard mounts.
     let (begun, back) = (node.path("begun"), node.path("back"));
     let script = format!(
         "case \"$*\" in *dead.example*)\n\
@@ -59,7 +59,7 @@ async fn pods_of_a_server_that_does_not_answer_hold_up_no_others() {
     write(&node, "other", "well.example");
     node.await_running("other", SOON).await.unwrap();
     assert_eq!(mounts(), 8);
-    // One that waits can be removed, and the rest begins when the server is back.
+    // A waiting pod can be removed; the others start when the server is back.
     node.remove_manifest("waits-0.json").unwrap();
     fs::write(&back, "").unwrap();
     for number in 1..WAITING {

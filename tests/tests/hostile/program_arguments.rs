@@ -1,4 +1,4 @@
-//! Fields of pods that would be options of the programs which the kubelet runs.
+//! Fields of pods that could be taken for options of the programs that the kubelet runs.
 
 use std::{fs, time::Duration};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Servers and paths of NFS volumes, each with the field that is at fault.
+/// Servers and paths of NFS volumes, each with the invalid field.
 const HOSTILE: &[(&str, &str, &str)] = &[
     ("-T/tmp/fstab", "/data", "server"),
     ("--fstab=/tmp/fstab", "/data", "server"),
@@ -21,7 +21,7 @@ const HOSTILE: &[(&str, &str, &str)] = &[
     ("nfs.example", "/data\u{1b}[0m", "path"),
 ];
 
-/// A node whose `mount` writes down its arguments, one a line, and mounts nothing.
+/// A node whose `mount` logs its arguments, one per line, and mounts nothing.
 async fn node() -> Node {
     let node = Node::with_shim().await.unwrap();
     let log = node.path("mount.log");
@@ -45,7 +45,7 @@ fn pod(name: &str, server: &str, path: &str) -> Value {
     })
 }
 
-/// Asserts that `mount` was run for the pod with this UID alone.
+/// Asserts that `mount` was run only for the pod with this UID.
 fn assert_mounted_alone(node: &Node, uid: &str) {
     let volume = format!("kubelet/pods/{uid}/volumes/kubernetes.io~nfs/v");
     let volume = node.path(&volume).display().to_string();

@@ -1,5 +1,4 @@
-//! Anyone who reaches a node's port can connect to it any number of times and never send a
-//! request.
+//! Unauthenticated clients that open many connections to a node's port and never send a request.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,7 +11,7 @@ use tokio::{
 use crate::lone_kubelet::LoneKubelet;
 
 const STRANGERS: usize = 1000;
-/// As service managers give.
+/// The default soft limit of service managers.
 const FILES: u64 = 1024;
 
 async fn connect(to: SocketAddr, from: [u8; 4]) -> TcpStream {
@@ -52,7 +51,7 @@ async fn a_thousand_idle_strangers_keep_nobody_from_the_secure_port() {
         let waited = timeout(Duration::from_secs(5), some_are_left).await;
         assert!(waited.is_ok(), "{} files are open", kubelet.open_files());
     }
-    // Told once, however many there were.
+    // One message, regardless of the number of connections.
     let log = kubelet.log();
     assert_eq!(log.matches("bound=\"strangers\"").count(), 1, "{log}");
 }

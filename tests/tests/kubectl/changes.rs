@@ -1,4 +1,4 @@
-//! What is changed: run, delete, set image, resize, trust bundles, cordon, drain.
+//! Changes by `kubectl`: run, delete, set image, resize, trust bundles, cordon, drain.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ async fn delete(on: &Cluster) -> Result<()> {
     let more = json!({"terminationGracePeriodSeconds": 20});
     create(on, "leaves", script, more)?;
     on.await_pod("leaves", SOON, is_ready).await?;
-    // Returns once the pod is gone.
+    // The command waits until the pod is gone.
     let said = on.kubectl_prints(&["delete", "pod", "leaves"])?;
     ensure!(said.contains("\"leaves\" deleted"), "{said}");
     ensure!(on.pod("leaves").await?.is_null());
@@ -145,7 +145,7 @@ async fn force_delete(on: &Cluster) -> Result<()> {
 async fn set_image(on: &Cluster) -> Result<()> {
     let before = running(on, "changes", "exec sleep 1000").await?;
     let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
-    // The same image by another name.
+    // Another name of the same image.
     let image = BUSYBOX.replace("e2e.local", "e2e.local:443");
     let _ = on.kubectl_prints(&["set", "image", "pod/changes", &format!("c={image}")])?;
     let pod = on
@@ -194,7 +194,7 @@ async fn resize(on: &Cluster) -> Result<()> {
             status(&before)["containerID"] == status(&after)["containerID"],
             "restarted"
         );
-        // What the kernel holds it to, whatever the status says.
+        // The memory limit in the cgroup, independent of the status.
         let script =
             "cd /sys/fs/cgroup; cat memory.max 2>/dev/null || cat memory/memory.limit_in_bytes";
         let held = on.kubectl_prints(&["exec", "grows", "--", "sh", "-c", script])?;
@@ -235,7 +235,7 @@ async fn trust_bundle(on: &Cluster) -> Result<()> {
     let patch = json!({"spec": {"trustBundle": second}}).to_string();
     let bundles = "clustertrustbundle";
     on.kubectl_prints(&["patch", bundles, name, "--type=merge", "--patch", &patch])?;
-    // A pod that changes is synced at once, and its volumes with it.
+    // A changed pod is synced immediately, including its volumes.
     on.kubectl_prints(&["annotate", "pod", "trusts", "bundle=2"])?;
     let is_new = async |_: &Node| Ok(seen()? == second);
     on.node
@@ -261,7 +261,7 @@ async fn mirror(on: &Cluster) -> Result<()> {
     let seen = on.kubectl_prints(&["exec", "own-node", "--", "echo", "here"])?;
     ensure!(seen == "here\n", "{seen}");
     let uid = mirror["metadata"]["uid"].clone();
-    // It comes back, and what runs does not notice.
+    // The mirror is recreated, and the container keeps running.
     on.kubectl_prints(&["delete", "pod", "own-node", "--force", "--grace-period=0"])?;
     let again = on
         .await_pod("own-node", SOON, |pod| {
@@ -291,7 +291,7 @@ async fn away(on: &Cluster) -> Result<()> {
     on.control_plane.set_available(true).await?;
     on.await_pod("ticks", SOON, |pod| restarts(pod) > Some(0))
         .await?;
-    // The server knows it a moment before the kubelet hears that it does.
+    // The API server records the status a moment before the kubelet gets the response.
     let is_back = async |_: &Node| Ok(said(back) > before[1]);
     on.node
         .await_until("the log to say so", SOON, is_back)

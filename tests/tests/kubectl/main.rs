@@ -1,6 +1,5 @@
-//! What the real `kubectl` shows and does with a node of a cluster: on Docker through the
-//! shim, and on containerd; by the API server of the tests, and by Kubernetes' own where a
-//! machine has it.
+//! The real `kubectl` with a node of a cluster: on Docker through the shim, and on containerd; with
+//! the tests' API server, and with Kubernetes' own servers if the machine has them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

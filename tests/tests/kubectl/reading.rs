@@ -1,4 +1,4 @@
-//! What is read: tables, descriptions, logs, data of the node.
+//! Read access by `kubectl`: tables, descriptions, logs, data of the node.
 
 use anyhow::{Result, ensure};
 use e2e::{cluster::Cluster, node::Node};
@@ -35,7 +35,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// What needs usage of nodes, which a control plane may not have.
+/// Rows that need the node's resource metrics, which a control plane may lack.
 pub fn usage() -> Row {
     Row {
         name: "top",

@@ -1,4 +1,4 @@
-//! A row of the table: something that somebody does with `kubectl`, and its outcome.
+//! A row of the table: a use of `kubectl` and its outcome.
 
 use std::{io::Write as _, process::Stdio, time::Duration};
 
@@ -7,22 +7,21 @@ use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready};
 use futures::future::LocalBoxFuture;
 use serde_json::{Value, json};
 
-/// How long a pod may take to become what a row waits for.
+/// The time for a pod to reach the awaited state.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// What is done, and fails when the outcome is another one.
+/// Runs a row; fails if the outcome is wrong.
 pub type Doing = for<'a> fn(&'a Cluster) -> LocalBoxFuture<'a, Result<()>>;
 
 /// A row.
 #[derive(Clone)]
 pub struct Row {
-    /// What somebody does.
+    /// What the row tests.
     pub name: &'static str,
-    /// Does it.
     pub run: Doing,
 }
 
-/// Runs all rows, and fails with the outcome of those that are wrong.
+/// Runs all rows, and fails with all that failed.
 pub async fn run(cluster: &Cluster, rows: Vec<Row>) {
     assert!(!rows.is_empty());
     let mut failures = Vec::new();
@@ -38,13 +37,13 @@ pub async fn run(cluster: &Cluster, rows: Vec<Row>) {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// Creates a pod of one container `c` that runs `script`, and waits until it is ready.
+/// Creates a pod with one container `c` that runs `script`, and waits until it is ready.
 pub async fn running(cluster: &Cluster, name: &str, script: &str) -> Result<Value> {
     create(cluster, name, script, json!({}))?;
     cluster.await_pod(name, SOON, is_ready).await
 }
 
-/// Creates a pod of one container `c` that runs `script`, with more in its spec.
+/// Creates a pod with one container `c` that runs `script`; `more` is merged into its spec.
 pub fn create(cluster: &Cluster, name: &str, script: &str, more: Value) -> Result<()> {
     let mut spec = json!({
         "terminationGracePeriodSeconds": 1,
@@ -76,7 +75,7 @@ fn json_merge(base: &mut Value, more: Value) {
     }
 }
 
-/// Runs `kubectl` with this input: its exit code, output and errors.
+/// Runs `kubectl` with this input; returns its exit code, output and errors.
 pub fn with_input(
     cluster: &Cluster,
     args: &[&str],
@@ -89,7 +88,7 @@ pub fn with_input(
         .stderr(Stdio::piped())
         .spawn()?;
     let mut stdin = child.stdin.take().context("no stdin")?;
-    // Who does not read it ends before it is written.
+    // A process that does not read its input may end before it is written.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output()?;
@@ -100,12 +99,12 @@ pub fn with_input(
     ))
 }
 
-/// Runs `kubectl` without input: its exit code, output and errors.
+/// Runs `kubectl` without input; returns its exit code, output and errors.
 pub fn outcome(cluster: &Cluster, args: &[&str]) -> Result<(Option<i32>, String, String)> {
     with_input(cluster, args, "")
 }
 
-/// Deletes a pod at once, and waits until it is gone.
+/// Deletes a pod with `--now`, and waits until it is gone.
 pub async fn gone(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.kubectl_prints(&["delete", "pod", name, "--now", "--wait=false"])?;
     cluster.await_pod(name, SOON, Value::is_null).await?;

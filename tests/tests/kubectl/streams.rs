@@ -1,4 +1,4 @@
-//! What goes on in containers: exec, attach, port-forward, cp, debug.
+//! Streams of containers: exec, attach, port-forward, cp, debug.
 
 use std::{
     fs::{self, File},
@@ -89,7 +89,7 @@ async fn exec(on: &Cluster) -> Result<()> {
         out.is_empty() && error.contains("executable file not found"),
         "{out}|{error}"
     );
-    // containerd has it from its runtime's mouth, without a code.
+    // containerd passes on its runtime's message, without an exit code.
     ensure!(
         matches!(code, Some(1 | 126 | 127)),
         "{code:?} {out} {error}"
@@ -102,7 +102,7 @@ async fn exec(on: &Cluster) -> Result<()> {
     gone(on, "shell").await
 }
 
-/// SHA-256 in hexadecimal, and how long the text is.
+/// The SHA-256 in hexadecimal, and the length of the text.
 fn e2e_digest(text: &str) -> (String, usize) {
     use sha2::{Digest as _, Sha256};
     let digest = Sha256::digest(text.as_bytes());
@@ -112,7 +112,7 @@ fn e2e_digest(text: &str) -> (String, usize) {
 
 async fn exec_on_a_terminal(on: &Cluster) -> Result<()> {
     running(on, "terminal", "exec sleep 1000").await?;
-    // kubectl asks for a terminal only on one: script(1) gives it one.
+    // kubectl requests a terminal only if it runs on one, which script(1) provides.
     let kubectl = on.kubectl(&[
         "exec",
         "-it",
@@ -181,7 +181,7 @@ async fn port_forward(on: &Cluster, kubectl: impl Fn(&Cluster, &[&str]) -> Comma
         "mkdir -p /tmp/www 2>/dev/null; echo served > /tmp/index.html; exec httpd -f -p 8080 -h /tmp",
     )
     .await?;
-    // A container that runs may not listen yet.
+    // The container may be running without listening yet.
     on.node
         .await_until("the pod listens", SOON, async |_| {
             let page = ["exec", "serves", "--", "wget", "-q", "-O", "-"];
@@ -199,7 +199,7 @@ async fn port_forward(on: &Cluster, kubectl: impl Fn(&Cluster, &[&str]) -> Comma
     let fetched = on
         .node
         .in_net(&["curl", "-sS", "--max-time", "10", "http://127.0.0.1:18080/"]);
-    // Which ends kubectl too, behind what limits its time.
+    // This also ends kubectl, which runs under a command that limits its time.
     signal(child.id(), Signal::TERM)?;
     child.wait()?;
     let mut error = String::new();
@@ -226,7 +226,7 @@ async fn cp(on: &Cluster) -> Result<()> {
     gone(on, "copied").await
 }
 
-/// `kubectl` as it was before it knew WebSocket.
+/// `kubectl` without WebSocket, like older versions.
 fn over_spdy(on: &Cluster, args: &[&str]) -> Command {
     let mut kubectl = on.kubectl(args);
     kubectl
@@ -307,7 +307,7 @@ async fn debug_copy(on: &Cluster) -> Result<()> {
     let command = ["--", "sleep", "2000"];
     on.kubectl_prints(&[&args[..], &more, &command].concat())?;
     on.await_pod("copy", SOON, is_ready).await?;
-    // The copy's containers see each other's processes.
+    // The containers of the copy share a PID namespace.
     let seen = on.kubectl_prints(&["exec", "copy", "-c", "look", "--", "sh", "-c", "ps"])?;
     ensure!(
         seen.contains("sleep 1000") && seen.contains("sleep 2000"),

@@ -1,5 +1,5 @@
-//! What stands in for a kubelet: TLS, a client certificate required, logs that tell
-//! what was asked for, and streams that a real streaming server serves.
+//! A stand-in for a kubelet: TLS with required client certificates, logs that contain the request,
+//! and streams of a real streaming server.
 
 use std::{
     convert::Infallible,
@@ -43,7 +43,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
-/// A kubelet's API, until it is dropped.
+/// A kubelet's API; it stops when dropped.
 pub struct Kubelet {
     pub port: u16,
     task: tokio::task::JoinHandle<()>,
@@ -127,7 +127,7 @@ impl Inner {
             .await;
     }
 
-    /// Usage that grows by half a second of CPU time in each second.
+    /// Metrics in which CPU usage grows by half a second per second.
     fn measures(&self) -> Answer {
         let second = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let (cpu, at) = (f64::from(second) / 2.0, second * 1000);
@@ -196,13 +196,13 @@ fn text(status: u16, text: &str) -> Answer {
     answer
 }
 
-/// A log that goes on: two lines at once, and no end.
+/// A followed log: two lines, then no end.
 fn followed() -> Answer {
     let lines = stream::iter(["one\n", "two\n"]).map(|line| Ok(Frame::data(Bytes::from(line))));
     Response::new(StreamBody::new(lines.chain(stream::pending())).boxed_unsync())
 }
 
-/// A runtime whose commands answer with what they get.
+/// A runtime whose commands echo their input.
 struct Echo;
 
 impl Runtime for Echo {

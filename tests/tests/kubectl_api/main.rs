@@ -1,5 +1,5 @@
-//! The test API server as the real `kubectl` sees it. A small server stands in for
-//! the kubelet where one is needed.
+//! The tests' API server, used with the real `kubectl`. A small server replaces the kubelet where
+//! one is necessary.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,10 +20,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// How long `kubectl` may take for what is there already.
+/// The time for `kubectl` to complete if nothing has to be waited for.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A server that listens, and the administrator's `kubectl`.
+/// A listening server, and the administrator's `kubectl`.
 struct Cluster {
     server: ApiServer,
     kubectl: Kubectl,
@@ -43,7 +43,7 @@ impl Cluster {
         }
     }
 
-    /// What a command that must succeed writes.
+    /// The output of a command that must succeed.
     async fn ok(&self, line: &str) -> String {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         tokio::time::timeout(SOON, self.kubectl.ok(&arguments))
@@ -52,7 +52,7 @@ impl Cluster {
             .unwrap()
     }
 
-    /// What a command writes once it succeeds.
+    /// The output of a command once it succeeds.
     async fn once_ok(&self, line: &str) -> String {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let succeeds = async {
@@ -68,7 +68,7 @@ impl Cluster {
             .unwrap_or_else(|_| panic!("kubectl {line} does not succeed"))
     }
 
-    /// What a command that must fail complains of.
+    /// The errors of a command that must fail.
     async fn refused(&self, line: &str) -> String {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let ended = self.kubectl.run(&arguments).await.unwrap();
@@ -76,7 +76,7 @@ impl Cluster {
         ended.stderr
     }
 
-    /// A node that is ready, whose kubelet listens at `port` of loopback.
+    /// Adds a ready node whose kubelet listens on the loopback interface at `port`.
     fn add_node(&self, name: &str, port: u16) {
         let node = json!({
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
@@ -94,7 +94,7 @@ impl Cluster {
         self.server.create("v1", "nodes", "", node).unwrap();
     }
 
-    /// A pod of one container on `node`, which runs.
+    /// Adds a running pod with one container on `node`.
     async fn add_pod(&self, name: &str, node: &str) {
         let pod = json!({
             "metadata": {"name": name, "labels": {"app": name}},
@@ -119,7 +119,7 @@ impl Cluster {
         Api::namespaced_with(self.server.client(Caller::admin()), "default", &resource)
     }
 
-    /// Waits until a pod is being deleted.
+    /// Waits until a pod has a deletion timestamp.
     async fn await_deletion(&self, name: &str) {
         let begun = async {
             while self.get("pods", name)["metadata"]["deletionTimestamp"].is_null() {
@@ -130,7 +130,7 @@ impl Cluster {
         begun.unwrap_or_else(|_| panic!("nobody deletes {name}"));
     }
 
-    /// Removes a pod, as a kubelet does once its containers have ended.
+    /// Removes a pod, as the kubelet does once its containers have terminated.
     async fn finish_deletion(&self, name: &str) {
         let now = DeleteParams::default().grace_period(0);
         self.objects("", "Pod").delete(name, &now).await.unwrap();

@@ -1,4 +1,4 @@
-//! What `kubectl` reads and writes.
+//! Objects that `kubectl` reads and writes.
 
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};

@@ -1,4 +1,4 @@
-//! What the server hands on to kubelets: logs, exec, attach, port-forward, `--raw`.
+//! Requests that the server proxies to kubelets: logs, exec, attach, port-forward, `--raw`.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{Cluster, SOON, kubelet::Kubelet, words};
 
-/// `kubectl`'s switches for WebSockets; without them it takes SPDY.
+/// Values of `kubectl`'s variables that enable WebSocket; when disabled, it uses SPDY.
 const OVER: [&str; 2] = ["true", "false"];
 
 async fn cluster() -> (Cluster, Kubelet) {
@@ -22,7 +22,7 @@ async fn cluster() -> (Cluster, Kubelet) {
     (cluster, kubelet)
 }
 
-/// Runs a command with this input, over WebSockets or not.
+/// Runs a command with this input, with or without WebSocket.
 async fn run(cluster: &Cluster, websockets: &str, arguments: &[&str], input: &str) -> Ended {
     let mut child = cluster
         .kubectl
@@ -131,7 +131,7 @@ async fn kubelets_are_verified_when_an_authority_for_them_is_given() {
 #[tokio::test]
 async fn usage_is_what_kubelets_measure() {
     let (cluster, _kubelet) = cluster().await;
-    // Usage is what came between two samples.
+    // Usage is the difference between two samples.
     let nodes = cluster.once_ok("top nodes").await;
     assert_eq!(words(&nodes)[1], ["n1", "500m", "25%", "1024Mi", "25%"]);
     let pods = cluster.ok("top pods").await;

@@ -1,4 +1,4 @@
-//! What the engine keeps of a log beside the shim's: how much, and what is lost beyond.
+//! The engine's own log files, which the shim bounds: their size, and the loss of output beyond it.
 
 use std::{fs, time::Duration};
 
@@ -14,7 +14,7 @@ use tonic::Code;
 
 use crate::{END, Logging, lines, numbers};
 
-/// A node whose engine keeps so many files of this size of a container's log.
+/// A node whose engine keeps `max_file` files of `max_size` for a container's log.
 async fn keeping(max_size: &str, max_file: u32) -> Node {
     let flags = bounds(max_size, max_file);
     Node::with_shim_and(&flags.each_ref().map(String::as_str))
@@ -29,7 +29,7 @@ fn bounds(max_size: &str, max_file: u32) -> [String; 2] {
     ]
 }
 
-/// Names of the engine's files with a container's log.
+/// The names of the engine's log files of a container.
 fn engine_files(node: &Node, id: &str) -> Vec<String> {
     let dir = node.path("engine/data/containers").join(id);
     let names = fs::read_dir(dir).unwrap().flatten();
@@ -41,19 +41,19 @@ fn engine_files(node: &Node, id: &str) -> Vec<String> {
     names
 }
 
-/// Waits until the engine has this in the newest file of a container's log.
+/// Waits until the newest of the engine's log files of a container contains `text`.
 async fn written(node: &Node, id: &str, text: &str) {
     let log = node.path("engine/data/containers").join(id);
     let log = log.join(format!("{id}-json.log"));
     node.await_until("all is written", END, async |_| {
-        // While the engine rotates it, the file is not there.
+        // The file is missing for a moment during rotation.
         Ok(fs::read_to_string(&log).is_ok_and(|log| log.contains(text)))
     })
     .await
     .unwrap();
 }
 
-/// What the shim's metrics server at `address` answers.
+/// The response of the shim's metrics server at `address`.
 async fn metrics(address: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream
@@ -68,7 +68,7 @@ async fn metrics(address: &str) -> anyhow::Result<String> {
 async fn what_the_engine_keeps_is_whole_after_an_absence_and_goes_when_it_was_taken() {
     let mut node = keeping("1m", 50).await;
     let mut cri = Cri::of(&node).await.unwrap();
-    // Each line has some 80 bytes in the engine's log, so that almost all of its files are full.
+    // A line takes about 80 bytes in the engine's log, so almost all files are full.
     const LINES: usize = 550_000;
     let script = format!("echo 0; sleep 2; seq 1 {LINES}; sleep 1000");
     let logging = Logging::start(&node, &mut cri, "kept", &script).await;
@@ -94,7 +94,7 @@ async fn what_the_engine_keeps_is_whole_after_an_absence_and_goes_when_it_was_ta
     assert_eq!(found.len(), LINES + 1);
     assert_eq!(found[1..], numbers(LINES));
 
-    // What has been taken is on disk, and the engine keeps little of it.
+    // The consumed output is on disk, so the engine keeps few files.
     node.await_until("the engine's files are gone", END, async |node| {
         Ok(engine_files(node, &logging.id).len() == 3)
     })
@@ -117,7 +117,7 @@ async fn what_the_engine_keeps_is_whole_after_an_absence_and_goes_when_it_was_ta
 async fn output_that_the_engine_removed_first_is_counted_and_told_once() {
     let mut node = keeping("1m", 2).await;
     let mut cri = Cri::of(&node).await.unwrap();
-    // The output has 8 MB in the engine's log, and the engine keeps two.
+    // The output takes 8 MB in the engine's log, of which the engine keeps two.
     let script = "echo 0; sleep 2; seq 1 100000; sleep 1000";
     let logging = Logging::start(&node, &mut cri, "counted", script).await;
     node.await_until("the first line is there", END, async |_| {
@@ -143,7 +143,7 @@ async fn output_that_the_engine_removed_first_is_counted_and_told_once() {
     let line = log.lines().rfind(|line| line.contains("/healthz")).unwrap();
     let (_, address) = line.split_once("http://").unwrap();
     let address = address.split_whitespace().next().unwrap();
-    // Counted after the lines are written.
+    // The counter is increased after the lines are written.
     let counted = "\ndockershim_log_losses_total{reason=\"rotated\"} 1\n";
     node.await_until("the loss is counted", END, async |_| {
         Ok(metrics(address).await?.contains(counted))
@@ -158,7 +158,7 @@ async fn output_that_the_engine_removed_first_is_counted_and_told_once() {
 async fn the_engines_rotation_and_the_kubelets_lose_nothing() {
     let node = keeping("10m", 3).await;
     let mut cri = Cri::of(&node).await.unwrap();
-    // Each line has some 100 bytes in the engine's log, and the engine keeps 30 MB.
+    // A line takes about 100 bytes in the engine's log, and the engine keeps 30 MB.
     const LINES: usize = 400_000;
     let script = format!("seq 1 {LINES}");
     let logging = Logging::start(&node, &mut cri, "rotated", &script).await;
@@ -171,7 +171,7 @@ async fn the_engines_rotation_and_the_kubelets_lose_nothing() {
         let request = cri::ReopenContainerLogRequest { container_id };
         match cri.runtime.reopen_container_log(request).await {
             Ok(_) => rotated.push_str(&fs::read_to_string(&to).unwrap()),
-            // It has ended: the last file stays as it is.
+            // The container has ended, so the last file stays in place.
             Err(error) => {
                 assert_eq!(error.code(), Code::FailedPrecondition, "{error:?}");
                 fs::rename(&to, &logging.log).unwrap();

@@ -1,4 +1,4 @@
-//! Engines that log by another driver than json-file, which the shim leaves alone.
+//! Engines with another log driver than json-file, which the shim does not change.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use e2e::{cri::Cri, node::Node};
 
 use crate::{END, Logging, numbers};
 
-/// A node whose engine has a log driver of its own, which the shim leaves alone.
+/// A node whose engine has its own log driver, which the shim does not change.
 async fn logging_by(driver: &str, options: &[&str]) -> Node {
     let mut node = Node::with_shim().await.unwrap();
     node.kill_shim().unwrap();
@@ -31,7 +31,7 @@ async fn logging_by(driver: &str, options: &[&str]) -> Node {
     node
 }
 
-/// The log driver of a container, as the engine has it.
+/// The log driver of a container according to the engine.
 async fn log_driver(node: &Node, id: &str) -> HostConfigLogConfig {
     let docker = node.docker().unwrap();
     let options = None::<InspectContainerOptions>;
@@ -58,13 +58,13 @@ async fn an_engines_own_log_driver_is_left_alone_and_read_through_its_api() {
     let away = Duration::from_secs(4);
     for (driver, options, absence) in [
         ("local", &[] as &[&str], Duration::ZERO),
-        // What it has rotated is compressed, and cannot be read from outside.
+        // Rotated files are compressed, so they cannot be read directly.
         (
             "json-file",
             &["max-size=50k", "max-file=10", "compress=true"],
             away,
         ),
-        // It cannot be read, but for what the engine keeps beside it.
+        // The driver cannot be read, except through the engine's local cache.
         ("syslog", &[&address], Duration::ZERO),
     ] {
         let mut node = logging_by(driver, options).await;
@@ -103,7 +103,8 @@ async fn a_log_driver_that_cannot_be_read_is_named_in_the_log() {
     let message = "the engine's log driver \"none\" cannot be read back";
     let is_there = async |_: &Node| Ok(fs::read_to_string(&logging.log)?.contains(message));
     node.await_until("it says so", END, is_there).await.unwrap();
-    // Once, no matter which side is restarted, and if the crash came before it was noted down.
+    // The message appears once even if either side restarts, or if the crash came before the shim
+    // recorded the message.
     node.kill_shim().unwrap();
     let noted = node.path(&format!("shim/logs/{}.json", logging.id));
     let _ = fs::remove_file(noted);
@@ -111,7 +112,7 @@ async fn a_log_driver_that_cannot_be_read_is_named_in_the_log() {
         .await
         .unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    // Afterwards: the container may end before the command that ends it has.
+    // Delayed, because the container could end before the exec call returns.
     let end = ["sh", "-c", "(sleep 1; touch /tmp/end) >/dev/null 2>&1 &"];
     cri.exec(&logging.id, &end, 60).await.unwrap();
     logging.ended(&node).await;

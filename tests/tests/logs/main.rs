@@ -1,4 +1,4 @@
-//! Containers' logs: CRI's format, each line once, whatever restarts and rotates.
+//! Container logs: the CRI format, and each line exactly once despite restarts and rotations.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,12 +18,12 @@ use tokio::{
 };
 use tonic::Code;
 
-/// How long a container of these tests may take to end.
+/// The time for a container of these tests to end.
 const END: Duration = Duration::from_secs(120);
-/// How long the shim may take to be connected anew.
+/// The time for the shim to reconnect.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A container whose log is at `<node>/logs/<name>/0.log`.
+/// A container with its log at `<node>/logs/<name>/0.log`.
 struct Logging {
     id: String,
     log: PathBuf,
@@ -42,10 +42,10 @@ impl Logging {
         Self { id, log }
     }
 
-    /// Waits until the container is reported as ended.
+    /// Waits until the container's state is exited.
     async fn ended(&self, node: &Node) {
         node.await_until("the container has ended", END, async |node| {
-            // The shim may be away, or not in step yet.
+            // The shim may be down, or not in sync yet.
             let Ok(mut cri) = Cri::of(node).await else {
                 return Ok(false);
             };
@@ -61,7 +61,7 @@ impl Logging {
     }
 }
 
-/// The contents of whole lines.
+/// The contents of complete lines.
 fn lines(text: &str) -> Vec<String> {
     text.lines()
         .map(|line| {
@@ -106,9 +106,9 @@ async fn a_log_has_time_stream_and_tag_and_is_whole_when_its_container_has_ended
     }
     assert_eq!(whole[0], format!("out\n{}\nend", "x".repeat(20_000)));
     assert_eq!(whole[1], "err\n");
-    // The long line's first piece, and the end that ends no line.
+    // The first piece of the long line, and the output without a final line feed.
     assert_eq!(partial, 2);
-    // What containers print is not for everyone on the node.
+    // Logs must not be readable by everyone on the node.
     let mode = fs::metadata(&logging.log).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o640);
 }
@@ -141,7 +141,7 @@ async fn a_container_that_ends_while_the_shim_is_away_has_its_whole_log() {
     logging.ended(&node).await;
     assert_eq!(logging.lines(), numbers(5000));
 
-    // Nothing is left of it but the log, which is the kubelet's to remove.
+    // Only the log remains, which the kubelet removes.
     let mut cri = Cri::of(&node).await.unwrap();
     cri.remove(&logging.id).await.unwrap();
     node.await_until("nothing else is left", END, async |node| {
@@ -156,7 +156,7 @@ async fn a_container_that_ends_while_the_shim_is_away_has_its_whole_log() {
 async fn a_log_that_cannot_be_written_goes_on_when_it_can() {
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    // A file where the log's directory should be.
+    // A file in the place of the log's directory.
     fs::create_dir_all(node.path("logs/blocked")).unwrap();
     fs::write(node.path("logs/blocked/main"), "").unwrap();
     let script = "seq 1 1000; sleep 1000";
@@ -164,7 +164,7 @@ async fn a_log_that_cannot_be_written_goes_on_when_it_can() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     fs::remove_file(node.path("logs/blocked/main")).unwrap();
     node.await_until("the log is written", END, async |_| {
-        // The end of a line may be still to come.
+        // The last line may not be complete yet.
         let text = fs::read_to_string(&logging.log).unwrap_or_default();
         Ok(text.matches('\n').count() == 1000)
     })
@@ -173,7 +173,7 @@ async fn a_log_that_cannot_be_written_goes_on_when_it_can() {
     assert_eq!(logging.lines(), numbers(1000));
 }
 
-/// The engine's socket behind a TCP port, as that of another machine; what is sent breaks
+/// The engine's socket behind a TCP port, as if on another machine. A message to the channel breaks
 /// all connections.
 async fn remote(node: &Node) -> (String, watch::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -210,11 +210,11 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
     for n in 0..6 {
         tokio::time::sleep(Duration::from_millis(400)).await;
         match n {
-            // What the kubelet does when the log is long.
+            // The kubelet does this when the log is large.
             2 => {
                 fs::rename(&logging.log, &to).unwrap();
                 let cri = Cri::of(&node).await.unwrap();
-                // It tries again while the shim is not connected anew.
+                // It retries until the shim has reconnected.
                 node.await_until("the log is reopened", SOON, async |_| {
                     let container_id = logging.id.clone();
                     let request = cri::ReopenContainerLogRequest { container_id };
@@ -240,7 +240,7 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
     text.push_str(&fs::read_to_string(&logging.log).unwrap());
     assert_eq!(lines(&text), numbers(20_000), "{}", node.shim_log());
 
-    // What ends while the shim is away, and has nothing but pieces.
+    // A container that ends while the shim is down, and whose output has only partial lines.
     let mut cri = Cri::of(&node).await.unwrap();
     let script = "echo err >&2; sleep 1; head -c 20000 /dev/zero | tr '\\0' x; printf end";
     let logging = Logging::start(&node, &mut cri, "pieces", script).await;
@@ -265,8 +265,8 @@ async fn a_terminals_log_of_an_engine_whose_files_cannot_be_seen_is_whole() {
     let mut cri = Cri::of(&node).await.unwrap();
     let mut pod = sandbox("terminal");
     pod.log_directory = node.path("logs/terminal").display().to_string();
-    // A line that is longer than a piece, one with a time and a zero byte inside, and an end
-    // without a line feed.
+    // A line longer than a piece, one with a time and a zero byte in it, and an end without a line
+    // feed.
     let script = "head -c 20000 /dev/zero | tr '\\0' x; echo; \
                   printf '2026-01-02T03:04:05.000000006Z \\0\\n'; printf end";
     let mut config = container("main", &["sh", "-c", script]);

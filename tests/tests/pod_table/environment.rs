@@ -1,4 +1,4 @@
-//! Variables, commands, arguments, directories.
+//! Environment variables, commands, arguments and working directories.
 
 use crate::row::{Row, contains, row};
 

@@ -169,7 +169,7 @@ volumes: [{name: s, emptyDir: {}}]",
         .phase("Running")
         .container("c", "/ready", true)
         .stop_sandbox()
-        // Two, where the kubelet sees the container end before its sandbox.
+        // Two restarts if the kubelet sees the container exit before its sandbox.
         .container("c", "/restartCount", at_least(1))
         .container("c", "/ready", true)
         .condition("PodReadyToStartContainers", "True")
@@ -216,7 +216,7 @@ containers:
   volumeMounts: [{name: d, mountPath: /d}]
 volumes: [{name: d, hostPath: {path: DIR}}]",
         )
-        // containerd looks at a container's memory only once it has started
+        // containerd monitors a container's memory only after its start
         // (containerd/containerd#8180).
         .phase("Running")
         .then(|subject| write(&subject.dir.join("fill"), ""))

@@ -1,4 +1,4 @@
-//! What containers print, and how it is read.
+//! Container logs and how they are read.
 
 use crate::row::{Row, contains, row};
 

@@ -1,5 +1,5 @@
-//! Pod specs and what each must show, on a real engine through the shim and on
-//! containerd: the same kubelet, the same table.
+//! Pod specs and their expected status, on a real engine through the shim and on containerd, with
+//! the same kubelet and the same table.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -25,7 +25,7 @@ use e2e::node::Node;
 
 use crate::row::Row;
 
-/// What the rows count on beside upstream's defaults.
+/// Configuration that the rows need in addition to upstream's defaults.
 const CONFIGURATION: &str = "clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 maxPods: 500

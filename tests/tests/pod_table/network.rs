@@ -1,4 +1,4 @@
-//! Names, name servers, ports and namespaces.
+//! Hostnames, DNS, ports and namespaces.
 
 use std::fs;
 

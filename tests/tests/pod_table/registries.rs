@@ -1,4 +1,4 @@
-//! Registries beside the node, and what its kubelet knows of their users.
+//! Registries next to the node, and the kubelet's credentials for them.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -9,13 +9,13 @@ use e2e::{
 };
 use serde_json::json;
 
-/// Takes pulls from everybody.
+/// Allows anonymous pulls.
 const OPEN: u16 = 5000;
-/// The node's docker config knows its user.
+/// Credentials are in the node's docker config.
 const IN_CONFIG: u16 = 5001;
-/// A credential provider plugin knows its user.
+/// Credentials come from a credential provider plugin.
 const BY_PLUGIN: u16 = 5002;
-/// Nobody knows its user.
+/// Nothing on the node has credentials.
 const CLOSED: u16 = 5003;
 
 /// Starts the registries, each with `team/app:1`, and the kubelet.

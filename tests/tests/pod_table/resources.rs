@@ -1,4 +1,4 @@
-//! Resources, as they reach the cgroup.
+//! Resources in the cgroup.
 
 use crate::row::{Row, contains, row};
 

@@ -1,5 +1,5 @@
-//! A kubelet that is killed at any moment: what runs goes on, and what went meanwhile is
-//! cleaned up.
+//! A kubelet that is killed at any time: running pods are not affected, and pods removed in the
+//! meantime are cleaned up.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use crate::{
 
 /// How often the kubelet is killed.
 const KILLS: u32 = 3;
-/// What a kubelet that gets it wrong would need to show it.
+/// The time for a faulty kubelet to show its fault.
 const WRONG: Duration = Duration::from_secs(4);
 
-/// Pods of every kind that has something to lose.
+/// Pods of each kind that has state to lose.
 fn pods() -> Vec<Row> {
     vec![
         row(
@@ -98,15 +98,15 @@ containers: [{name: c, image: IMAGE, command: ['false']}]",
     ]
 }
 
-/// What must not change of a pod.
+/// The state of a pod that must not change.
 #[derive(Debug, PartialEq)]
 struct Life {
     phase: Value,
-    /// Of a pod that runs: what has ended has given its address back.
+    /// The IP of a running pod; a pod that has ended has released it.
     ip: Value,
-    /// By name of the container: id, restart count, ready, exit code of the last run.
+    /// By container name: ID, restart count, readiness, and exit code of the last run.
     containers: BTreeMap<String, [Value; 4]>,
-    /// Ids and mount points of what is mounted for it.
+    /// IDs and mount points of the pod's mounts.
     mounts: BTreeSet<String>,
 }
 
@@ -146,8 +146,8 @@ fn life(pod: &Value) -> Life {
     }
 }
 
-/// A kubelet that is started again knows the start to the second in which the sandbox was
-/// made, and not as the time of its own start.
+/// A restarted kubelet derives the start time from the creation of the sandbox, to the second,
+/// rather than from its own start.
 fn assert_begins_before_its_containers(status: &Value) {
     let state = &status["containerStatuses"][0]["state"];
     let started = ["running", "terminated"].map(|kind| state[kind]["startedAt"].as_str());
@@ -165,7 +165,7 @@ async fn lives(subjects: &mut [Subject<'_>]) -> BTreeMap<String, Life> {
     lives
 }
 
-/// Kills and starts the kubelet; nothing of a pod may change by it.
+/// Kills and starts the kubelet; no pod may change.
 pub async fn nothing_changes(node: &mut Node) {
     let rows = pods();
     let before = {
@@ -195,8 +195,7 @@ pub async fn nothing_changes(node: &mut Node) {
     }
 }
 
-/// Kills the kubelet, takes manifests away, and starts it again: nothing may be left of
-/// their pods.
+/// Kills the kubelet, removes manifests and starts it again: nothing of their pods may remain.
 pub async fn orphans_go(node: &mut Node) {
     let rows = pods();
     let mut gone = Vec::new();

@@ -1,4 +1,4 @@
-//! A row of the table: a pod's spec, and what it must show.
+//! A row of the table: a pod's spec and its expected status.
 
 use std::{path::Path, time::Duration};
 
@@ -7,45 +7,45 @@ use serde_json::Value;
 
 use crate::run::Subject;
 
-/// What a row does, one after the other.
+/// A step of a row; steps run in sequence.
 pub enum Step {
-    /// Waits until all of these hold at once.
+    /// Waits until all of these hold at the same time.
     Shows(Vec<(Place, Expect)>),
-    /// Fails once one of these does not hold within this time.
+    /// Fails if one of these stops holding within this time.
     Stays(Duration, Vec<(Place, Expect)>),
-    /// Waits until a container is told to have ended for want of memory.
+    /// Waits until a container's termination reason is out of memory.
     OutOfMemory(&'static str),
-    /// Waits until a container's log is so.
+    /// Waits until a container's log matches.
     Log(&'static str, Expect),
-    /// Writes the manifest with another spec.
+    /// Writes the manifest with a new spec.
     Edit(String),
-    /// Waits until this, of this description, is true.
+    /// Waits until a condition, described by the text, holds.
     Until(&'static str, Check),
-    /// Stops a container behind the kubelet's back.
+    /// Stops a container without the kubelet.
     StopContainer(&'static str),
-    /// Stops the pod's sandbox behind the kubelet's back.
+    /// Stops the pod's sandbox without the kubelet.
     StopSandbox,
-    /// Does something to the node.
+    /// Changes something on the node.
     Do(Action),
-    /// Waits until the kubelet says this of the pod's manifest or of the pod in its log.
+    /// Waits until the kubelet's log contains this text about the manifest or the pod.
     Said(&'static str),
 }
 
 pub type Check = Box<dyn Fn(&Subject<'_>) -> Result<bool>>;
 pub type Action = Box<dyn Fn(&Subject<'_>) -> Result<()>>;
 
-/// Where something is in a pod.
+/// The place of a value in a pod.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// A JSON pointer into the pod.
     Pod(String),
-    /// A JSON pointer into the status of a container, whatever kind it is.
+    /// A JSON pointer into the status of a container of any kind.
     Container(&'static str, String),
     /// A JSON pointer into a condition.
     Condition(&'static str, String),
 }
 
-/// What a value must be.
+/// The expected value.
 #[derive(Clone, Debug)]
 pub enum Expect {
     Is(Value),
@@ -95,24 +95,24 @@ impl Expect {
     }
 }
 
-/// What a row cannot do without; where it is missing, the row is left out and says so.
+/// A requirement of a row; if it is missing, the row is skipped with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A machine that lets the engine give CAP_SYS_RESOURCE: before Docker 25 it gives a
-    /// privileged container every capability that the kernel knows.
+    /// A machine on which the engine can grant CAP_SYS_RESOURCE: before Docker 25, it gives a
+    /// privileged container all capabilities that the kernel knows.
     SysResource,
-    /// A runtime with image volumes: containerd has them from 2.1 on.
+    /// A runtime with image volumes: containerd supports them from 2.1 on.
     ImageVolumes,
-    /// A runtime that takes the signal from the kubelet: containerd does from 2.1 on.
+    /// A runtime that takes the stop signal from the kubelet: containerd does from 2.1 on.
     StopSignal,
 }
 
 /// One row.
 pub struct Row {
     pub name: &'static str,
-    /// The feature, for people.
+    /// A description of the feature.
     pub feature: &'static str,
-    /// Lines of the pod's metadata beside its name.
+    /// Additional lines of the pod's metadata.
     pub metadata: &'static str,
     pub spec: String,
     pub steps: Vec<Step>,
@@ -145,13 +145,13 @@ impl Row {
         self
     }
 
-    /// Before the pod is there; the row's own directory, `DIR` in its spec, is made.
+    /// Runs before the pod is created; the row's own directory (`DIR` in its spec) exists.
     pub fn before(mut self, action: fn(&Path) -> Result<()>) -> Self {
         self.before = Some(action);
         self
     }
 
-    /// What must be true once the manifest was removed and nothing is left of the pod.
+    /// A condition that must hold after the manifest and the pod were removed.
     pub fn after_removal(
         mut self,
         what: &'static str,
@@ -170,8 +170,8 @@ impl Row {
         self
     }
 
-    /// The pod at a JSON pointer. What is expected one after the other is waited for
-    /// together.
+    /// Expects a value at a JSON pointer into the pod. Consecutive expectations must hold at the
+    /// same time.
     pub fn pod(self, pointer: &str, expect: impl Into<Expect>) -> Self {
         self.shows(Place::Pod(pointer.to_owned()), expect.into())
     }
@@ -197,7 +197,7 @@ impl Row {
         self.shows(Place::Condition(name, pointer.to_owned()), expect.into())
     }
 
-    /// What was shown now must be shown for so long.
+    /// The last expectations must keep holding for `seconds`.
     pub fn stays(mut self, seconds: u64) -> Self {
         if let Some(Step::Shows(all)) = self.steps.last() {
             let all = all.clone();

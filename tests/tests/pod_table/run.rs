@@ -1,4 +1,4 @@
-//! Runs rows on a node.
+//! Runs rows of the table on a node.
 
 use std::{
     collections::BTreeMap,
@@ -16,25 +16,25 @@ use tokio::time::{Instant, sleep};
 
 use crate::row::{Expect, Need, Place, Row, Step};
 
-/// For one step, on a machine that does much else.
+/// The time for one step, on a busy machine.
 const STEP: Duration = Duration::from_secs(120);
-/// Between two looks.
+/// The polling interval.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Rows at the same time.
+/// The number of rows run in parallel.
 const PARALLEL: usize = 6;
 
-/// The pod of a row on a node.
+/// The pod of a row.
 pub struct Subject<'a> {
     pub node: &'a Node,
     pub name: &'a str,
     /// The row's own directory.
     pub dir: PathBuf,
-    /// The pod as it was seen last; null before that.
+    /// The last observed pod; null before the first observation.
     pub pod: Value,
 }
 
 impl<'a> Subject<'a> {
-    /// The pod of a row, before it was looked at.
+    /// The pod of a row, not observed yet.
     pub fn of(node: &'a Node, row: &'a Row) -> Self {
         Self {
             node,
@@ -44,7 +44,6 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Writes the manifest.
     pub fn begin(&self, row: &Row) -> Result<()> {
         fs::create_dir_all(&self.dir)?;
         if let Some(before) = row.before {
@@ -54,7 +53,7 @@ impl<'a> Subject<'a> {
         self.node.write_manifest(&self.manifest_file(), &manifest)
     }
 
-    /// Takes the steps of the row.
+    /// Runs the steps of the row.
     pub async fn take_all(&mut self, row: &Row) -> Result<()> {
         for step in &row.steps {
             self.take(row, step).await?;
@@ -70,7 +69,7 @@ impl<'a> Subject<'a> {
         self.pod["status"]["podIP"].as_str().unwrap_or_default()
     }
 
-    /// The status of a container, whatever kind it is.
+    /// The status of a container of any kind.
     pub fn container(&self, name: &str) -> &Value {
         let kinds = [
             "containerStatuses",
@@ -84,7 +83,7 @@ impl<'a> Subject<'a> {
             .unwrap_or(&Value::Null)
     }
 
-    /// A container's id, as the runtime has it.
+    /// The runtime's ID of a container.
     pub fn container_id(&self, name: &str) -> Result<&str> {
         let id = self.container(name)["containerID"].as_str();
         let id = id.and_then(|id| id.split_once("://"));
@@ -107,13 +106,13 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The directory of the pod's logs.
+    /// The pod's log directory.
     pub fn log_dir(&self) -> PathBuf {
         let directory = format!("logs/default_{}-node_{}", self.name, self.uid());
         self.node.path(&directory)
     }
 
-    /// What the newest run of a container has logged, without times and streams.
+    /// The log of the newest run of a container, without times and streams.
     pub fn log(&self, container: &str) -> String {
         let dir = self.log_dir().join(container);
         let mut runs: Vec<(u32, PathBuf)> = fs::read_dir(dir)
@@ -141,7 +140,7 @@ impl<'a> Subject<'a> {
         text
     }
 
-    /// What `kubelet logs` prints of the pod.
+    /// The output of `kubelet logs` for the pod.
     pub fn kubelet_logs(&self, options: &[&str]) -> Result<String> {
         let name = format!("{}-node", self.name);
         let args = [&["logs", &name], options].concat();
@@ -152,12 +151,12 @@ impl<'a> Subject<'a> {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// A file in the row's own directory; empty when there is none.
+    /// A file in the row's own directory; empty if missing.
     pub fn file(&self, name: &str) -> String {
         fs::read_to_string(self.dir.join(name)).unwrap_or_default()
     }
 
-    /// Fetches a page over HTTP from where the pods are; `None` on any failure.
+    /// Fetches a page over HTTP from the pods' network; `None` on any failure.
     pub fn fetch(&self, url: &str) -> Result<Option<String>> {
         let wget = ["timeout", "5", "busybox", "wget", "-q", "-O", "-", url];
         let page = self.node.in_net(&wget)?;
@@ -292,9 +291,8 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Whether the kubelet shows what containerd says of a container, and containerd does not
-    /// know why it was killed: on a busy machine it loses the news of some kills
-    /// (containerd/containerd#8893).
+    /// Whether the kubelet reports containerd's reason and containerd does not know the cause: on a
+    /// busy machine it loses some OOM events (containerd/containerd#8893).
     async fn is_kill_lost(&self, name: &str, shown: &Value) -> Result<bool> {
         let id = self.container(name)["containerID"].as_str();
         if !id.is_some_and(|id| id.starts_with("containerd://")) {
@@ -317,13 +315,13 @@ impl<'a> Subject<'a> {
         format!("{}.yaml", self.name)
     }
 
-    /// Removes the manifest and waits until nothing is left of the pod.
+    /// Removes the manifest, and waits until nothing is left of the pod.
     async fn remove(&self) -> Result<()> {
         self.node.remove_manifest(&self.manifest_file())?;
         self.await_nothing_left().await
     }
 
-    /// Waits until nothing is left of the pod as it was seen last.
+    /// Waits until nothing is left of the last observed pod.
     pub async fn await_nothing_left(&self) -> Result<()> {
         let deadline = Instant::now() + STEP;
         loop {
@@ -375,7 +373,7 @@ impl<'a> Subject<'a> {
         Ok(left)
     }
 
-    /// What the kubelet and the shim said of the pod, and the files that it wrote.
+    /// The messages of the kubelet and the shim about the pod, and the files that it wrote.
     fn told(&self) -> String {
         let logs = [self.node.kubelet_log(), self.node.shim_log()];
         let lines = logs.iter().flat_map(|log| log.lines());
@@ -393,7 +391,7 @@ impl<'a> Subject<'a> {
         BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), self.uid().to_owned())])
     }
 
-    /// Ids of the pod's sandboxes.
+    /// IDs of the pod's sandboxes.
     async fn sandboxes(&self) -> Result<Vec<String>> {
         let filter = cri::PodSandboxFilter {
             label_selector: self.labels(),
@@ -421,7 +419,7 @@ async fn run_row(node: &Node, row: &Row) -> Result<()> {
     Ok(())
 }
 
-/// What a row that needs it is told where it is missing.
+/// The reason to skip a row if its requirement is missing.
 fn lacking(need: Need, runtime: &str) -> Option<&'static str> {
     match need {
         Need::SysResource if runtime == "docker" && !has_sys_resource() => {
@@ -437,7 +435,7 @@ fn lacking(need: Need, runtime: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether the bounding set of this process holds CAP_SYS_RESOURCE.
+/// Whether the bounding set of this process includes CAP_SYS_RESOURCE.
 fn has_sys_resource() -> bool {
     const SYS_RESOURCE: u32 = 24;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -446,8 +444,8 @@ fn has_sys_resource() -> bool {
     bounding.is_some_and(|set| set >> SYS_RESOURCE & 1 == 1)
 }
 
-/// Runs all rows on a node whose runtime is of this name; fails with every row that
-/// failed. `POD_TABLE_ROWS`, names with commas between, picks some.
+/// Runs all rows on a node with the named runtime; fails with all rows that failed.
+/// `POD_TABLE_ROWS`, a comma-separated list of names, selects some.
 pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
     let picked = std::env::var("POD_TABLE_ROWS").ok();
     let picked: Option<Vec<&str>> = picked.as_ref().map(|names| names.split(',').collect());
@@ -495,7 +493,7 @@ pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
     );
 }
 
-/// A file that a container's script may write to, readable by all.
+/// Writes a file that all can read and a container's script can write to.
 pub fn write(path: &Path, content: &str) -> Result<()> {
     Ok(fs::write(path, content)?)
 }

@@ -1,4 +1,4 @@
-//! Restartable init containers.
+//! Sidecars (restartable init containers).
 
 use crate::row::{Row, at_least, row};
 

@@ -1,4 +1,4 @@
-//! Static pods: what they may not have, and what is wrong with them.
+//! Static pods: forbidden fields and errors.
 
 use crate::row::{Row, row};
 

@@ -1,4 +1,4 @@
-//! How containers end: hooks, signals, grace periods, messages.
+//! Termination of containers: hooks, signals, grace periods, messages.
 
 use crate::row::{Need, Row, at_least, contains, row};
 

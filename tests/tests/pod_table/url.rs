@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use e2e::{images, node::Node, process::Process};
 
-/// How long one step may take.
+/// The time for one step.
 const SOON: Duration = Duration::from_secs(60);
 
 fn manifest(text: &str) -> String {
@@ -21,7 +21,7 @@ spec:
     )
 }
 
-/// A pod is run, replaced, kept while the URL cannot be read, and ended.
+/// A pod is started, replaced, kept while the URL cannot be read, and removed.
 pub async fn pods_come_and_go(node: &mut Node) {
     let pages = node.path("pages");
     fs::create_dir_all(&pages).unwrap();

@@ -1,4 +1,4 @@
-//! Volumes and how they are mounted.
+//! Volumes and their mounts.
 
 use std::{fs, os::unix::fs::symlink};
 

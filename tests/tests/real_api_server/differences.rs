@@ -1,12 +1,12 @@
-//! What two servers answered differently, but for what is another in each cluster: UIDs,
-//! revisions, times, tokens, certificates.
+//! Differences between the answers of two servers, apart from values specific to each cluster:
+//! UIDs, revisions, times, tokens, certificates.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::side::Answer;
 
-/// All differences, one a line: what the double says, and what the real one does.
+/// All differences, one per line: the double's value and the real server's.
 pub fn between(double: &[Answer], real: &[Answer]) -> Vec<String> {
     let mut found = Vec::new();
     for (double, real) in double.iter().zip(real) {
@@ -50,11 +50,12 @@ fn compare(
     }
 }
 
-/// An answer without what is another in each cluster.
+/// An answer without values specific to a cluster.
 fn comparable(answer: &Answer) -> Value {
     let mut body = answer.body.clone();
     if let Value::Array(events) = &mut body {
-        // How many come is a matter of time, but for the one that ends the beginning.
+        // The number of bookmarks depends on timing, except for the one that ends the initial
+        // events.
         events.retain(|event| !is_plain_bookmark(event));
     }
     replace(&mut body, "");
@@ -70,11 +71,11 @@ fn replace(value: &mut Value, key: &str) {
         Value::Object(map) => replace_in(map),
         Value::Array(list) => {
             match key {
-                // A build of OpenShift adds its own authority to every pod's.
+                // OpenShift builds add their own CA to each pod.
                 "sources" => {
                     list.retain(|one| one["configMap"]["name"] != "openshift-service-ca.crt");
                 }
-                // Upstream may say a cause twice.
+                // Upstream may report a cause twice.
                 "causes" => list.dedup(),
                 _ => {}
             }
@@ -87,16 +88,16 @@ fn replace(value: &mut Value, key: &str) {
 
 fn replace_in(map: &mut Map<String, Value>) {
     for field in [
-        // Who wrote what is nothing that a kubelet reads.
+        // Kubelets do not read the managed fields.
         "managedFields",
-        // Controllers change these of a node a moment later.
+        // Controllers change these fields of a node shortly afterwards.
         "taints",
         "node.alpha.kubernetes.io/ttl",
     ] {
         map.remove(field);
     }
     let bookmark = map.get("type").is_some_and(|kind| kind == "BOOKMARK");
-    // Upstream writes what an empty object has.
+    // Upstream's bookmarks include the fields of an empty object.
     if bookmark && let Some(Value::Object(object)) = map.get_mut("object") {
         object.retain(|field, _| matches!(field.as_str(), "kind" | "apiVersion" | "metadata"));
     }
@@ -113,13 +114,13 @@ fn general(key: &str, text: &str) -> String {
         let precise = if text.contains('.') { "precise " } else { "" };
         return format!("<{precise}time>");
     }
-    // These end by chance.
+    // The rest of these texts is random or differs.
     for beginning in ["kube-api-access-", "too old resource version: "] {
         if text.starts_with(beginning) {
             return format!("{beginning}<any>");
         }
     }
-    // Upstream shows the difference of two objects, as Go has them, on further lines.
+    // Upstream adds a diff of two objects in Go syntax on further lines.
     let line = text.lines().next().unwrap_or_default();
     let in_no_uid = |c: char| !c.is_ascii_hexdigit() && c != '-';
     let mut general = line.to_owned();

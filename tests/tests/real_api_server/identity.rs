@@ -1,4 +1,4 @@
-//! Who somebody is: certificates, and reviews of tokens and of access.
+//! Identity: certificates, and reviews of tokens and of access.
 
 use anyhow::Result;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -10,7 +10,7 @@ use crate::side::{As, Side};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// A request for the client certificate of the node `n1`, in base64.
+/// A CSR for the client certificate of the node `n1`, in base64.
 pub fn certificate_request() -> Result<String> {
     let mut params = CertificateParams::default();
     let name = &mut params.distinguished_name;
@@ -62,7 +62,7 @@ async fn sign(on: &mut Side, request: &str) -> Result<()> {
     .await?;
     let one = "fieldSelector=metadata.name%3Done&resourceVersion=0";
     let is_signed = |event: &Value| event["object"]["status"]["certificate"].is_string();
-    // Controllers take their time.
+    // Controllers take a while.
     for _ in 0..20 {
         let events = on
             .watch("a signed request", As::Newcomer, REQUESTS, one)
@@ -72,7 +72,7 @@ async fn sign(on: &mut Side, request: &str) -> Result<()> {
         }
         on.answers.pop();
     }
-    // How it came about differs, and what came of it may not.
+    // The intermediate events differ, but the result must be the same.
     let path = format!("{REQUESTS}/one");
     on.answers.pop();
     on.ask("the signed request", As::Newcomer, Method::GET, &path)

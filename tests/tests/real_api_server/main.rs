@@ -1,5 +1,5 @@
-//! The API server of the tests beside Kubernetes' own, where a machine has it: what a
-//! kubelet sends gets the same answers of both.
+//! Compares the tests' API server with Kubernetes' own, if the machine has it: a kubelet's requests
+//! get the same answers from both.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! What is said of a node: its object, its status, its lease, its CSI drivers.
+//! Requests about a node: its object, status, lease and CSI drivers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::side::{As, Side};
 
-/// Controllers that did nothing for so long are done.
+/// Controllers that changed nothing for this long have finished.
 const QUIET: Duration = Duration::from_secs(3);
 
 const NODES: &str = "/api/v1/nodes";
@@ -107,7 +107,7 @@ async fn report(on: &mut Side) -> Result<()> {
     Ok(())
 }
 
-/// Waits until controllers have done to the node what they do to new ones.
+/// Waits until controllers have finished with the new node.
 async fn await_quiet(on: &Side) -> Result<()> {
     let mut revision = Value::Null;
     loop {

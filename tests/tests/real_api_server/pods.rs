@@ -1,4 +1,4 @@
-//! What is done with pods: watched, reported, resized, deleted, mirrored.
+//! Requests about pods: watches, statuses, resizes, deletions, mirrors.
 
 use anyhow::Result;
 use hyper::Method;

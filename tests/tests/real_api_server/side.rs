@@ -1,4 +1,4 @@
-//! One of the two API servers, and what it answered.
+//! One of the two API servers, and its answers.
 
 use anyhow::Result;
 use e2e::{api_server::Caller, control_plane::ControlPlane};
@@ -6,17 +6,17 @@ use hyper::{Method, Request};
 use kube::{Client, client::Body};
 use serde_json::Value;
 
-/// An answer.
+/// An answer to a request.
 pub struct Answer {
-    /// What was asked for.
+    /// A description of the request.
     pub what: &'static str,
     /// The HTTP status code.
     pub code: u16,
-    /// The object, the events of a watch, or a text.
+    /// An object, the events of a watch, or a text.
     pub body: Value,
 }
 
-/// Who asks.
+/// The identity of the client.
 #[derive(Clone, Copy)]
 pub enum As {
     /// The cluster's administrator.
@@ -27,9 +27,9 @@ pub enum As {
     Newcomer,
 }
 
-/// One of the two.
+/// One of the two servers.
 pub struct Side {
-    /// It.
+    /// Its control plane.
     pub plane: ControlPlane,
     /// Its answers, in order.
     pub answers: Vec<Answer>,
@@ -50,7 +50,7 @@ impl Side {
         })
     }
 
-    /// Asks without a body.
+    /// Sends a request without a body.
     pub async fn ask(
         &mut self,
         what: &'static str,
@@ -63,7 +63,7 @@ impl Side {
             .await
     }
 
-    /// Asks with an object.
+    /// Sends a request with an object.
     pub async fn give(
         &mut self,
         what: &'static str,
@@ -94,7 +94,7 @@ impl Side {
     ) -> Result<Vec<Value>> {
         let path = format!("{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&{query}");
         let answer = self.ask(what, caller, Method::GET, &path).await?;
-        // One event alone is an object already.
+        // A single event has already been parsed as an object.
         let events = match &answer {
             Value::String(lines) => lines
                 .lines()

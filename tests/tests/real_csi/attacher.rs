@@ -1,5 +1,5 @@
-//! What the external attacher does: a controller makes an object for each volume that a node
-//! is to have, which says that it is attached once the driver has done that.
+//! The external attacher's part: the attach/detach controller creates a VolumeAttachment for each
+//! volume and node; the attacher calls the driver and sets its status.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -14,10 +14,10 @@ const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 const FINALIZER: &str = "external-attacher/hostpath-csi-k8s-io";
 
 impl Site {
-    /// Attaches what is to be attached, and detaches what is not any more.
+    /// Attaches and detaches volumes according to the VolumeAttachments.
     ///
     /// # Errors
-    /// Among others: the driver does not let go of a volume, as it is staged or published.
+    /// For example, the driver refuses to detach a volume that is staged or published.
     pub async fn attach_and_detach(&self) -> Result<()> {
         if !self.attaches {
             return Ok(());
@@ -45,7 +45,7 @@ impl Site {
         Ok(())
     }
 
-    /// The objects that say that volumes are, or are to be, attached.
+    /// The driver's VolumeAttachments.
     pub async fn attachments(&self) -> Result<Vec<Value>> {
         let list = self.get(ATTACHMENTS).await?;
         let all = list["items"].as_array().into_iter().flatten();

@@ -1,5 +1,5 @@
-//! The controller service of a CSI driver, as far as provisioner, attacher and resizer of
-//! Kubernetes call it. A kubelet does not, so its messages are here.
+//! The controller service of a CSI driver, as far as Kubernetes' provisioner, attacher and resizer
+//! use it. The kubelet does not use it, so its messages are defined here.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -37,13 +37,13 @@ struct CreateVolumeResponse {
     volume: Option<Created>,
 }
 
-/// What the driver has made.
+/// A volume that the driver created.
 #[derive(Clone, PartialEq, Message)]
 pub struct Created {
-    /// What the driver knows it by.
+    /// The driver's ID of the volume.
     #[prost(string, tag = "2")]
     pub volume_id: String,
-    /// Attributes that the driver wants to get back with the volume.
+    /// Attributes that the driver expects back with the volume.
     #[prost(btree_map = "string, string", tag = "3")]
     pub volume_context: BTreeMap<String, String>,
 }
@@ -90,16 +90,16 @@ struct ControllerExpandVolumeResponse {
     node_expansion_required: bool,
 }
 
-/// Of the answers that say nothing.
+/// An empty response.
 #[derive(Clone, PartialEq, Message)]
 struct Done {}
 
-/// A client for what the driver does for the cluster.
+/// A client of the driver's controller service.
 #[derive(Debug)]
 pub struct Controller(Channel);
 
 impl Controller {
-    /// Of the driver behind this socket.
+    /// Connects to the driver behind this socket.
     pub async fn at(socket: &Path) -> Result<Self> {
         let endpoint = Endpoint::new(format!("unix://{}", socket.display()))?;
         let channel = endpoint.connect().await.context("no CSI driver")?;

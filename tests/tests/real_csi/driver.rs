@@ -1,5 +1,4 @@
-//! The driver and its registrar as processes of a node, and what the driver keeps of its
-//! volumes.
+//! The driver and its registrar as processes of a node, and the driver's record of its volumes.
 
 use std::{
     fs::{self, File},
@@ -16,45 +15,45 @@ use tokio::time::{Instant, sleep};
 
 use crate::{controller::Controller, programs::Programs};
 
-/// Its name.
+/// The driver's name.
 pub const NAME: &str = "hostpath.csi.k8s.io";
-/// What it calls the node.
+/// The driver's ID of the node.
 pub const NODE_ID: &str = "node";
-/// How long it may take to listen after its start.
+/// The time until the driver listens after its start.
 const STARTUP: Duration = Duration::from_secs(30);
 
-/// The driver with its registrar. Dropped, both end, and the driver's loop devices with them.
+/// The driver with its registrar. Dropping it ends both, and detaches the driver's loop devices.
 #[derive(Debug)]
 pub struct Driver {
     programs: Programs,
     attaches: bool,
-    /// Of what is below the node's directory.
+    /// The directory for their files, below the node's directory.
     dir: PathBuf,
     registration: PathBuf,
     driver: Option<Process>,
     registrar: Option<Process>,
 }
 
-/// A volume as the driver keeps it.
+/// A volume in the driver's state.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Kept {
-    /// What it is known by.
+    /// The driver's ID of the volume.
     #[serde(rename = "VolID")]
     pub id: String,
-    /// Where it is staged.
+    /// The paths where it is staged.
     #[serde(default)]
     pub staged: Option<Vec<String>>,
-    /// Where it is published.
+    /// The paths where it is published.
     #[serde(default)]
     pub published: Option<Vec<String>>,
-    /// It goes with its pod.
+    /// Whether it is deleted with its pod.
     #[serde(default)]
     pub ephemeral: bool,
 }
 
 impl Kept {
-    /// Whether the driver knows that it is anywhere.
+    /// Whether the driver considers it staged or published.
     pub fn is_used(&self) -> bool {
         let is_somewhere = |paths: &Option<Vec<String>>| paths.iter().any(|all| !all.is_empty());
         is_somewhere(&self.staged) || is_somewhere(&self.published)
@@ -68,8 +67,8 @@ struct State {
 }
 
 impl Driver {
-    /// Starts both where the node's kubelet looks for them; `attaches` has the driver take no
-    /// volume that was not attached first.
+    /// Starts both with sockets where the node's kubelet expects them. With `attaches`, the driver
+    /// requires volumes to be attached first.
     pub async fn start(node: &Node, programs: Programs, attaches: bool) -> Result<Self> {
         let mut driver = Self {
             programs,
@@ -122,14 +121,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Starts what registers the driver, which must listen.
+    /// Starts the registrar; the driver must be listening.
     pub fn start_registrar(&mut self) -> Result<()> {
         let socket = self.socket();
         let flags = [
             format!("--csi-address={}", socket.display()),
             format!("--kubelet-registration-path={}", socket.display()),
             format!("--plugin-registration-path={}", self.registration.display()),
-            // It may be slow to answer on a busy machine.
+            // The driver may answer slowly on a busy machine.
             "--timeout=30s".to_owned(),
         ];
         let log = self.dir.join("registrar.log");
@@ -142,16 +141,16 @@ impl Driver {
         self.driver.take().context("no driver runs")?.kill()
     }
 
-    /// `kill -9` of what registers the driver.
+    /// `kill -9` of the registrar.
     pub fn kill_registrar(&mut self) -> Result<()> {
         self.registrar.take().context("no registrar runs")?.kill()
     }
 
-    /// Starts the registrar again where it has ended: it does when the kubelet could not
-    /// register the driver, and somebody else is to start it.
+    /// Restarts the registrar if it has ended: it exits if the kubelet failed to register the
+    /// driver, and relies on a restart.
     ///
     /// # Errors
-    /// The driver has ended by itself: with what it said.
+    /// The driver has exited; the error contains its output.
     pub fn keep_running(&mut self) -> Result<()> {
         if let Some(driver) = &mut self.driver {
             driver.check_runs()?;
@@ -163,12 +162,12 @@ impl Driver {
         Ok(())
     }
 
-    /// A client of what it does for the cluster.
+    /// A client of its controller service.
     pub async fn controller(&self) -> Result<Controller> {
         Controller::at(&self.socket()).await
     }
 
-    /// The volumes that it keeps.
+    /// The volumes in the driver's state.
     pub fn volumes(&self) -> Result<Vec<Kept>> {
         let Ok(text) = fs::read_to_string(self.state().join("state.json")) else {
             return Ok(Vec::new());
@@ -177,12 +176,12 @@ impl Driver {
         Ok(state.volumes.unwrap_or_default())
     }
 
-    /// How much it has logged, in bytes.
+    /// The size of its log in bytes.
     pub fn log_end(&self) -> u64 {
         fs::metadata(self.log_path()).map_or(0, |log| log.len())
     }
 
-    /// What it has logged from this byte on.
+    /// Its log from this byte on.
     pub fn log_from(&self, start: u64) -> Result<String> {
         let mut log = File::open(self.log_path())?;
         log.seek(SeekFrom::Start(start))?;
@@ -191,7 +190,7 @@ impl Driver {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Its loop devices.
+    /// The driver's loop devices.
     pub fn loop_devices(&self) -> Vec<PathBuf> {
         let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         let behind = |device: &fs::DirEntry| {
@@ -206,7 +205,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Asked politely, the driver would wait for a kubelet's connection to end.
+        // On SIGTERM the driver would wait until the kubelet closes its connection.
         let running = [self.registrar.take(), self.driver.take()];
         for process in running.into_iter().flatten() {
             let _ = process.kill();

@@ -1,4 +1,4 @@
-//! What is killed, when, and that it is started again.
+//! Kills and restarts of the driver, its registrar and the kubelet.
 
 use std::time::Duration;
 
@@ -7,41 +7,42 @@ use tokio::time::{Instant, sleep};
 
 use crate::site::Site;
 
-/// How long a call of the driver is waited for, which may have come already.
+/// How long to wait for a call of the driver; it may have happened already.
 const CALL: Duration = Duration::from_secs(5);
-/// Where nothing tells how far it is, in milliseconds.
+/// The longest delay of a kill that waits for no call, in milliseconds.
 const ANY_TIME: u64 = 1500;
-/// After a call has begun, in milliseconds.
+/// The longest delay after the start of a call, in milliseconds.
 const DURING_CALL: u64 = 20;
-/// How long anything is away, in milliseconds.
+/// The longest downtime, in milliseconds.
 const AWAY: u64 = 500;
 
-/// Who is killed.
+/// The processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Killed {
-    /// Nobody.
+    /// None.
     Nobody,
     /// The driver, and sometimes its registrar.
     Driver,
     /// The kubelet.
     Kubelet,
-    /// All of them at once.
+    /// The kubelet and the driver.
     Both,
 }
 
-/// When it is.
+/// The time of a kill.
 #[derive(Debug)]
 pub struct Moment {
-    /// Once the driver is at this call.
+    /// The call of the driver to wait for.
     call: Option<&'static str>,
-    /// Of the driver's log, when the moment was drawn.
+    /// The size of the driver's log when the moment was drawn.
     log: u64,
-    /// So long after.
+    /// The delay after the call.
     after: Duration,
 }
 
 impl Site {
-    /// Draws a moment of what is done next: any, or when the driver is at one of these calls.
+    /// Draws a moment during the next operation: a random time, or shortly after the start of one
+    /// of these calls.
     pub fn draw(&mut self, calls: &[&'static str]) -> Moment {
         let pick = self.random(calls.len() as u64 + 1) as usize;
         let call = calls.get(pick).copied();
@@ -57,7 +58,7 @@ impl Site {
         }
     }
 
-    /// Kills and starts again who is to be killed, when the moment has come.
+    /// Waits for the moment, then kills and restarts the processes.
     pub async fn disturb(&mut self, killed: Killed, moment: &Moment) -> Result<()> {
         if killed == Killed::Nobody {
             return Ok(());
@@ -106,7 +107,7 @@ impl Site {
             let deadline = Instant::now() + CALL;
             while Instant::now() < deadline && !self.driver.log_from(moment.log)?.contains(&begins)
             {
-                // It may have to be attached first.
+                // The volume may have to be attached first.
                 self.attach_and_detach().await?;
                 sleep(Duration::from_millis(1)).await;
             }

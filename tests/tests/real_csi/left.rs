@@ -1,4 +1,4 @@
-//! What is left where no pod uses a volume any more.
+//! Left-overs once no pod uses a volume any more.
 
 use std::{fs, path::Path};
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::site::Site;
 
 impl Site {
-    /// What is left on the node: mounts, what the kubelet keeps of pods and of volumes, and
-    /// what the driver takes for staged or published.
+    /// Left-overs on the node: mounts, the kubelet's files of pods and volumes, and volumes that
+    /// the driver considers staged or published.
     pub fn left_on_node(&self) -> Result<Vec<String>> {
         let root = self.cluster.node.path("kubelet");
         let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -24,7 +24,7 @@ impl Site {
         Ok(left)
     }
 
-    /// Waits until nothing is left, on the node and in the cluster.
+    /// Waits until nothing is left on the node and in the cluster.
     pub async fn nothing_left(&mut self) -> Result<()> {
         self.until("nothing is left", async |site| {
             let node = site.get("/api/v1/nodes/node").await?;
@@ -41,7 +41,7 @@ impl Site {
     }
 }
 
-/// All that is no directory, and the lowest directories.
+/// All files, and the directories without entries.
 fn files(dir: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -50,7 +50,7 @@ fn files(dir: &Path, found: &mut Vec<String>) {
         if is_dir {
             files(&path, found);
         }
-        // What volumes have in common stays.
+        // Directories shared by volumes are kept.
         let is_common = ["volumeDevices", "staging", "publish", crate::driver::NAME]
             .iter()
             .any(|name| path.ends_with(name));

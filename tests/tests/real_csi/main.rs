@@ -1,11 +1,11 @@
-//! The public csi-driver-host-path with its registrar on a node, where a machine has them:
-//! its volumes as directories and as devices, ones that grow and ones that go with their
-//! pods, while the driver, the kubelet and both are killed. Whatever was killed: data is
-//! whole, no container is started twice, and nothing is left.
+//! The public csi-driver-host-path with its registrar on a node, if the machine has them: volumes
+//! as directories and as block devices, expansion and ephemeral volumes, while the driver, the
+//! kubelet or both are killed. In each case data is intact, no container is started twice, and
+//! nothing is left.
 //!
-//! `CSI_HOST_PATH_BIN` names the directory of both programs, and `KUBERNETES_SERVER_BIN` the
-//! one of Kubernetes' own servers, where there are. `CSI_ROUNDS` says how often everything is
-//! done (once without it), `CSI_SEED` by which numbers moments are drawn.
+//! `CSI_HOST_PATH_BIN` is the directory of both programs, and `KUBERNETES_SERVER_BIN` that of
+//! Kubernetes' own servers, if available. `CSI_ROUNDS` is the number of rounds (default: one), and
+//! `CSI_SEED` the seed of the moments of kills.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -83,7 +83,7 @@ async fn run(cluster: Cluster, programs: Programs) {
     }
 }
 
-/// A volume that two pods use one after the other, and that grows meanwhile.
+/// A volume that two pods use one after the other, and that is expanded meanwhile.
 async fn persistent(site: &mut Site, round: u64, mode: Mode, killed: Killed) -> Result<()> {
     let name = format!("{mode:?}-{killed:?}-{round}").to_lowercase();
     let word = format!("{name}-{}", site.random(u64::MAX));
@@ -116,7 +116,7 @@ async fn persistent(site: &mut Site, round: u64, mode: Mode, killed: Killed) -> 
     let same = site.found(&writer, &word).await?;
     ensure!(same == container, "{container} became {same}");
 
-    // The next may come while the last goes.
+    // The next pod may start while the last one terminates.
     let comes_early = site.random(2) == 0;
     let moment = site.draw(&[UNPUBLISH, UNSTAGE]);
     site.end(&writer).await?;
@@ -141,7 +141,7 @@ async fn persistent(site: &mut Site, round: u64, mode: Mode, killed: Killed) -> 
     site.remove(&volume).await
 }
 
-/// A volume that comes and goes with its pod.
+/// A volume that is created and deleted with its pod.
 async fn ephemeral(site: &mut Site, round: u64, killed: Killed) -> Result<()> {
     let name = format!("ephemeral-{killed:?}-{round}").to_lowercase();
     let moment = site.draw(&[PUBLISH]);
@@ -163,8 +163,8 @@ async fn ephemeral(site: &mut Site, round: u64, killed: Killed) -> Result<()> {
     site.nothing_left().await?;
     let controller = site.driver.controller().await?;
     for volume in site.driver.volumes()? {
-        // The driver forgets that it has published a volume where it is killed before it
-        // has written it down: it says then that it has nothing to take away.
+        // If the driver is killed before it has recorded a publish, it forgets the volume's
+        // publication. It then answers that there is nothing to unpublish.
         ensure!(volume.ephemeral && killed != Killed::Nobody, "{volume:?}");
         println!("    the driver keeps {volume:?}");
         controller.delete(&volume.id).await?;

@@ -1,4 +1,4 @@
-//! Pods that use a volume, and say what they find in it.
+//! Pods that use a volume, and record the data that they find in it.
 
 use std::{fs, path::Path};
 
@@ -14,21 +14,21 @@ use crate::{
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// What a pod does first.
+/// A pod's first action.
 #[derive(Debug, Clone, Copy)]
 pub enum Doing<'a> {
-    /// Writes this word, and reads it.
+    /// Writes this word, then reads it.
     Writes(&'a str),
-    /// Reads it.
+    /// Reads the word.
     Reads,
 }
 
-/// What a pod uses.
+/// The volume of a pod.
 #[derive(Debug, Clone, Copy)]
 pub enum Uses<'a> {
     /// A persistent volume.
     Claimed(&'a Volume),
-    /// One that goes with it.
+    /// An ephemeral volume.
     Ephemeral,
 }
 
@@ -100,10 +100,10 @@ impl Site {
         })
     }
 
-    /// Waits until the pod runs and has found this word; the id of its container.
+    /// Waits until the pod is running and has found this word; returns its container's ID.
     ///
     /// # Errors
-    /// Among others: it found another, or its container was started more than once.
+    /// For example, it found another word, or its container was started more than once.
     pub async fn found(&mut self, user: &User, word: &str) -> Result<String> {
         let path = format!("{PODS}/{}", user.name);
         let file = self.said().join(&user.name);
@@ -118,7 +118,8 @@ impl Site {
             .await?;
         let said = fs::read_to_string(&file)?;
         let wanted = format!("started\n{word}\n");
-        // One that was made and not started before the kubelet was killed counts as a restart.
+        // The restart count is not checked: a container that was created but not started before the
+        // kubelet was killed counts as a restart.
         let container = &pod["status"]["containerStatuses"][0];
         ensure!(
             said == wanted,
@@ -130,8 +131,8 @@ impl Site {
         Ok(id.to_owned())
     }
 
-    /// Changes a pod, so that the kubelet syncs it now: only then it looks at claims, which
-    /// would be about once a minute.
+    /// Changes a pod so that the kubelet syncs it immediately: claims are only read at a sync,
+    /// which otherwise happens about once a minute.
     pub async fn touch(&mut self, user: &User) -> Result<()> {
         let now = self.random(u64::MAX).to_string();
         let touched = json!({"metadata": {"annotations": {"touched": now}}});
@@ -140,7 +141,7 @@ impl Site {
         Ok(())
     }
 
-    /// Begins to delete a pod.
+    /// Starts the deletion of a pod.
     pub async fn end(&self, user: &User) -> Result<()> {
         self.delete(&format!("{PODS}/{}", user.name)).await?;
         Ok(())

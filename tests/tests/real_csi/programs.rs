@@ -1,28 +1,28 @@
-//! Where a machine has csi-driver-host-path and its registrar.
+//! The location of csi-driver-host-path and its registrar.
 
 use std::{env, path::PathBuf};
 
 use anyhow::{Result, bail};
 use e2e::skips;
 
-/// The environment variable that says where they are.
+/// The environment variable with their directory.
 const VARIABLE: &str = "CSI_HOST_PATH_BIN";
 
 const DRIVER: &str = "hostpathplugin";
 const REGISTRAR: &str = "csi-node-driver-registrar";
 
-/// The driver and what registers it.
+/// The driver and its registrar.
 #[derive(Debug, Clone)]
 pub struct Programs {
-    /// The driver.
+    /// Path of the driver.
     pub driver: PathBuf,
-    /// What tells the kubelet of it.
+    /// Path of the registrar.
     pub registrar: PathBuf,
 }
 
 impl Programs {
-    /// Those in the directory that `CSI_HOST_PATH_BIN` names. Without it there are none, and
-    /// `test` is [skipped](skips::skip).
+    /// The programs in the directory `CSI_HOST_PATH_BIN`. If the variable is not set, there are
+    /// none, and `test` is [skipped](skips::skip).
     ///
     /// # Errors
     /// One of them is not in that directory.

@@ -1,4 +1,4 @@
-//! A cluster of one node with the driver on it, and what everything here is done with.
+//! A cluster of one node with the driver, and the helpers of these tests.
 
 use std::{
     fs,
@@ -19,35 +19,35 @@ use crate::{
     programs::Programs,
 };
 
-/// How long anything may take: longer than the kubelet waits for volumes, and than what it
-/// tries again is put off.
+/// The time for any step: longer than the kubelet's wait for volumes, and than its longest
+/// back-off.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Names of the driver and of the storage class.
+/// Paths of CSI drivers and storage classes.
 const DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 
 /// The cluster and the driver.
 pub struct Site {
-    // First: its loop devices are below the node's directory.
+    // Dropped first, because its loop devices have their files below the node's directory.
     /// The driver.
     pub driver: Driver,
     /// The cluster.
     pub cluster: Cluster,
-    /// Whether volumes have to be attached, for which a controller makes objects.
+    /// Whether volumes must be attached, because controllers create VolumeAttachments.
     pub attaches: bool,
     admin: Client,
     random: Random,
 }
 
-/// Numbers that are the same for the same seed.
+/// Random numbers that a seed determines.
 struct Random {
     seed: u64,
     drawn: u64,
 }
 
 impl Site {
-    /// Starts the driver on the cluster's node and tells the cluster of it.
+    /// Starts the driver on the cluster's node, and creates the driver's objects.
     pub async fn new(cluster: Cluster, programs: Programs, seed: u64) -> Result<Self> {
         let attaches = cluster.control_plane.has_controllers();
         let admin = cluster.control_plane.kubeconfig(&Caller::admin())?;
@@ -85,7 +85,7 @@ impl Site {
         Ok(site)
     }
 
-    /// A number below this one, and not of time alone.
+    /// A random number below `below`, determined by the seed.
     pub fn random(&mut self, below: u64) -> u64 {
         let Random { seed, drawn } = &mut self.random;
         *drawn += 1;
@@ -93,14 +93,14 @@ impl Site {
         hasher.hash_one((*seed, *drawn)) % below
     }
 
-    /// Where pods say what they did, each in a file of its name.
+    /// The directory in which each pod writes a file of its name.
     pub fn said(&self) -> PathBuf {
         self.cluster.node.path("said")
     }
 
     // === the API server ===
 
-    /// The object at this path; null when there is none.
+    /// The object at this path; null if there is none.
     pub async fn get(&self, path: &str) -> Result<Value> {
         self.cluster.control_plane.get(path).await
     }
@@ -110,7 +110,7 @@ impl Site {
         self.ask(Method::POST, "json", collection, object).await
     }
 
-    /// Changes an object by a merge patch.
+    /// Changes an object with a merge patch.
     pub async fn patch(&self, path: &str, patch: &Value) -> Result<Value> {
         self.ask(Method::PATCH, "merge-patch+json", path, patch)
             .await
@@ -139,10 +139,10 @@ impl Site {
         }
     }
 
-    /// Waits until `look` finds something, attaching and detaching meanwhile what is to be.
+    /// Waits until `look` returns something, and attaches and detaches volumes meanwhile.
     ///
     /// # Errors
-    /// It did not in time: with what the kubelet and the driver said.
+    /// The deadline passed; the error contains the latest logs of the kubelet and the driver.
     pub async fn until<T>(
         &mut self,
         what: &str,
@@ -162,7 +162,7 @@ impl Site {
         }
     }
 
-    /// What the kubelet and the driver said last, and what is left.
+    /// The latest logs of the kubelet and the driver, and what is left.
     fn told(&self) -> Result<String> {
         let last = |text: &str| {
             let lines: Vec<&str> = text.lines().collect();

@@ -1,4 +1,5 @@
-//! A volume of the driver with its objects, as provisioner and resizer make and change them.
+//! A volume of the driver with its objects, as the provisioner and the resizer create and change
+//! them.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -14,27 +15,27 @@ const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const TOPOLOGY: &str = "topology.hostpath.csi/node";
 
 const MIB: i64 = 1024 * 1024;
-/// What volumes have at first, and what they grow to.
+/// The initial size of volumes, and the size after expansion, in MiB.
 const SMALL: i64 = 16;
 const LARGE: i64 = 32;
 
-/// How pods have a volume.
+/// The volume mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// As a directory.
+    /// A directory.
     Filesystem,
-    /// As a device.
+    /// A block device.
     Block,
 }
 
-/// A persistent volume, and its claim of the same name.
+/// A persistent volume and its claim.
 #[derive(Debug)]
 pub struct Volume {
     /// The name of both.
     pub name: String,
-    /// How pods have it.
+    /// Its volume mode.
     pub mode: Mode,
-    /// What the driver knows it by.
+    /// The driver's ID of the volume.
     id: String,
 }
 
@@ -53,7 +54,7 @@ fn quantity(size: i64) -> Value {
 }
 
 impl Site {
-    /// Has the driver make a volume, and binds a new claim to it.
+    /// Creates a volume in the driver, and binds a new claim to it.
     pub async fn provision(&mut self, name: &str, mode: Mode) -> Result<Volume> {
         let controller = self.driver.controller().await?;
         let made = controller.create(name, SMALL * MIB, mode).await?;
@@ -108,8 +109,8 @@ impl Site {
         Ok(volume)
     }
 
-    /// The user asks for more, and the driver and the cluster do their part: what is left to
-    /// do is the node's.
+    /// Requests the larger size, and performs the expansion by the driver's controller and the
+    /// cluster's part of it. The node's part remains.
     pub async fn grow(&self, volume: &Volume) -> Result<()> {
         let (path, status) = (volume.claim_path(), volume.claim_path() + "/status");
         let wanted = json!({"spec": {"resources": {"requests": quantity(LARGE)}}});
@@ -134,7 +135,7 @@ impl Site {
         Ok(())
     }
 
-    /// Waits until the claim says that its volume has grown, and nothing else of it.
+    /// Waits until the claim's status shows only the new size.
     pub async fn grown(&mut self, volume: &Volume) -> Result<()> {
         let path = volume.claim_path();
         let claim = self
@@ -161,7 +162,7 @@ impl Site {
         Ok(())
     }
 
-    /// Deletes a volume that nothing uses any more.
+    /// Deletes an unused volume.
     pub async fn remove(&mut self, volume: &Volume) -> Result<()> {
         let controller = self.driver.controller().await?;
         let deleted = controller.delete(&volume.id).await;

@@ -1,4 +1,4 @@
-//! What happens around the pods.
+//! Disturbances during the soak test.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,22 +8,22 @@ use tokio::time::{Instant, sleep};
 
 use super::tally::Tally;
 
-/// For how long, in seconds.
+/// The duration of the disturbances in seconds.
 const SECONDS: &str = "E2E_SOAK_SECONDS";
 const SHORT: u64 = 20;
-/// What the choices follow from.
+/// The seed of the random choices.
 const SEED: &str = "E2E_SOAK_SEED";
-/// One event in so many is dropped, and as many requests fail or are answered late.
+/// One event in this many is dropped, and one request in this many fails or is answered late.
 const FAULTS: u64 = 100;
-/// Between two tries to start an engine that was killed.
+/// The delay between attempts to start a killed engine.
 const RETRY: Duration = Duration::from_millis(300);
 
-/// For how many seconds things are killed.
+/// The duration of the disturbances in seconds.
 pub fn seconds() -> u64 {
     asked::amount(SECONDS, SHORT)
 }
 
-/// The seed of the choices, which it prints: another one each time, if none is asked for.
+/// The seed of the random choices, which is printed; a random one by default.
 pub fn seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     let any = RandomState::new().hash_one(0) % 1_000_000 + 1;
@@ -32,7 +32,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Has the shim reach the engine through a proxy.
+/// Connects the shim to the engine through a proxy.
 ///
 /// # Errors
 /// The shim does not start.
@@ -44,11 +44,11 @@ pub async fn behind_a_proxy(node: &mut Node, random: Random) -> Result<Arc<Engin
     Ok(Arc::new(proxy))
 }
 
-/// Kills and restarts until `until`, with a pod that becomes whole between any two; returns what
-/// it did.
+/// Kills and restarts the shim and the engine until `until`, and waits for a complete pod after
+/// each; returns a summary.
 ///
 /// # Errors
-/// Something does not start again.
+/// One of them does not start again.
 pub async fn chaos(
     node: &mut Node,
     proxy: &EngineProxy,
@@ -90,7 +90,7 @@ pub async fn chaos(
     ))
 }
 
-/// `kill -9` of the shim, and its start some time later.
+/// `kill -9` of the shim, and a start some time later.
 ///
 /// # Errors
 /// It does not start.
@@ -100,7 +100,7 @@ pub async fn kill_shim(node: &mut Node, proxy: &EngineProxy, random: &mut Random
     start_shim(node, proxy).await
 }
 
-/// `kill -9` of the engine, and its start some time later.
+/// `kill -9` of the engine, and a start some time later.
 ///
 /// # Errors
 /// It does not start.
@@ -110,8 +110,8 @@ pub async fn kill_engine(node: &mut Node, random: &mut Random) -> Result<()> {
     start_engine(node).await
 }
 
-/// As its service manager would. Late answers, one after the other, may take longer than a
-/// start is waited for.
+/// Retries the start, as a service manager would: several late answers may delay it beyond the
+/// deadline.
 async fn start_shim(node: &mut Node, proxy: &EngineProxy) -> Result<()> {
     if node.start_shim_on(&proxy.endpoint()).await.is_ok() {
         return Ok(());
@@ -120,7 +120,7 @@ async fn start_shim(node: &mut Node, proxy: &EngineProxy) -> Result<()> {
     node.start_shim_on(&proxy.endpoint()).await
 }
 
-/// As its service manager would: an engine that was killed may fail to start at first.
+/// Retries the start, as a service manager would: a killed engine may fail to start at first.
 async fn start_engine(node: &mut Node) -> Result<()> {
     const TRIES: usize = 5;
     for _ in 1..TRIES {

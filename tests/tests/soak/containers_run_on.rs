@@ -1,5 +1,5 @@
-//! Whatever is killed around them, and whatever the engine fails to tell: containers that did
-//! not end are neither ended nor started again.
+//! Running containers are neither stopped nor restarted, whatever is killed around them and
+//! whichever events of the engine are lost.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -20,7 +20,7 @@ async fn no_container_that_runs_is_started_again_whatever_is_killed() {
     let mut node = Node::with_shim().await.unwrap();
     node.kill_shim().unwrap();
     node.engine_mut().stop().unwrap();
-    // The containers outlive an engine that is killed.
+    // With live restore, containers survive a killed engine.
     node.engine_mut()
         .start_again_with(&["--live-restore"])
         .await
@@ -40,7 +40,7 @@ async fn no_container_that_runs_is_started_again_whatever_is_killed() {
             .unwrap();
     }
 
-    // From now on: a start that fails is counted as one.
+    // The proxy is added only now, because a failed start would count as a start.
     let proxy = behind_a_proxy(&mut node, Random::new(seed, PROXY))
         .await
         .unwrap();
@@ -68,7 +68,7 @@ async fn no_container_that_runs_is_started_again_whatever_is_killed() {
     }
 }
 
-/// A pod whose container notes down each of its starts, and that it was told to end.
+/// A pod whose container logs each start, and each stop signal.
 fn manifest(name: &str, said: &Path) -> String {
     let script = format!(
         "trap 'echo told to end >> /said/{name}; exit' TERM; \
@@ -99,7 +99,8 @@ fn started_once(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Kills one or the other, and starts it again, until `until`; returns what it did.
+/// Randomly kills and restarts the kubelet, the shim and the engine until `until`; returns a
+/// summary.
 async fn kill(
     node: &mut Node,
     proxy: &EngineProxy,

@@ -1,4 +1,4 @@
-//! What is there when all pods are gone.
+//! Left-overs once all pods are gone.
 
 use std::{
     fs,
@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{NETWORK, STEP, tally::Tally, worker::take_away};
 
-/// The engine takes the network namespaces of what a crash left once a minute.
+/// Once a minute the engine removes the network namespaces that a crash left behind.
 const LEFT_OVERS: Duration = Duration::from_secs(150);
 
-/// Waits until the shim is in step with the engine that was started last, and stays so.
+/// Waits until the shim is steadily in sync with the engine that was started last.
 ///
 /// # Errors
-/// It does not come to that.
+/// The deadline passed.
 pub async fn ready(node: &Node) -> Result<()> {
     const STEADY: usize = 30;
     let steady = AtomicUsize::new(0);
@@ -39,12 +39,12 @@ pub async fn ready(node: &Node) -> Result<()> {
     .await
 }
 
-/// What was asked of the engine before a crash, it may make after it, when its client has long
-/// looked. A client removes such sandboxes when it sees them; there are none but of pods that
-/// it was never told of. Returns how many there were.
+/// The engine may complete a request from before a crash after the client has stopped looking. A
+/// client removes such sandboxes when it sees them. There may be only sandboxes whose creation was
+/// never confirmed. Returns their number.
 ///
 /// # Errors
-/// There is another, or one cannot be removed.
+/// There is another sandbox, or one cannot be removed.
 pub async fn take_away_late_sandboxes(node: &Node, tally: &Tally) -> Result<usize> {
     let mut cri = Cri::of(node).await?;
     let late = cri.pods(cri::PodSandboxFilter::default()).await?;
@@ -56,10 +56,7 @@ pub async fn take_away_late_sandboxes(node: &Node, tally: &Tally) -> Result<usiz
     Ok(late.len())
 }
 
-/// Waits until the runtime, the engine and the disk have nothing of any pod; removes nothing.
-///
-/// # Errors
-/// Something is left.
+/// Waits until the runtime, the engine and the disk contain nothing of any pod; removes nothing.
 pub async fn nothing_is_left(node: &Node) -> Result<()> {
     let files = |path: &str| -> Vec<_> {
         let entries = fs::read_dir(node.path(path)).into_iter().flatten();
@@ -82,7 +79,7 @@ pub async fn nothing_is_left(node: &Node) -> Result<()> {
         for directory in ["shim/logs", "shim/images", "cni/cache/results"] {
             left.extend(files(directory).iter().map(|f| f.display().to_string()));
         }
-        // An address is a file of its own name.
+        // Each reserved address is a file named after it.
         let addresses = files(&format!("cni/ipam/{NETWORK}"));
         let reserved = addresses.iter().filter(|file| {
             let name = file.file_name().and_then(|name| name.to_str());

@@ -1,8 +1,8 @@
-//! Pods are made, used and removed in parallel while the shim is killed and the engine is
-//! stopped and killed at random moments, and while some of the engine's events never come,
-//! some requests fail and some answers are late. At the end no trace of them is left, no line of
-//! a log was lost or doubled, and no pod failed without a cause. `E2E_SOAK_SECONDS` says for how
-//! long; without it, short. `E2E_SOAK_SEED` makes the choices of another run again.
+//! Pods are created, used and removed in parallel while the shim is killed, the engine is stopped
+//! and killed at random times, some events of the engine are lost, some requests fail and some
+//! answers are late. In the end nothing of the pods is left, no log line is lost or doubled, and
+//! each pod that failed has a cause. `E2E_SOAK_SECONDS` is the duration, which is short by default.
+//! `E2E_SOAK_SEED` repeats the choices of another run.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -29,16 +29,16 @@ use tokio::time::Instant;
 use worker::Worker;
 
 const NETWORK: &str = "soak";
-/// Pods that live at the same time.
+/// The number of pods at the same time.
 const WORKERS: usize = 4;
-/// What one step of a pod's life may take while everything is being killed around it.
+/// The time for one step of a pod's life during the disturbances.
 const STEP: Duration = Duration::from_secs(90);
-/// Pods that the shim runs before, and between, the two looks at its memory.
+/// The number of pods before and between the two measurements of the shim's memory.
 const WARM_UP: usize = 10;
 const STEADY: usize = 30;
-/// What its memory may differ by, in KiB: the allocator's slack.
+/// The allowed difference in KiB: the allocator's slack.
 const SLACK: u64 = 4 * 1024;
-/// What the seed is used for.
+/// The seed's streams of random numbers.
 const CHAOS: u64 = 1000;
 const PROXY: u64 = 1001;
 
@@ -78,7 +78,7 @@ async fn nothing_is_left_and_no_line_lost_whatever_is_killed() {
         Err(error) => panic!("{error:#}\nshim:\n{}", node.shim_log()),
     };
     println!("in {seconds} s: {tally}; {kills}; {proxy}");
-    // A kill disturbs what lives then, and a request that fails is a pod's, if it is any's.
+    // A kill disturbs the pods that exist at the time; a failed request disturbs one pod at most.
     let (disturbed, causes) = (tally.disturbed(), WORKERS * tally.kills() + proxy.faults());
     assert!(
         disturbed <= causes,
@@ -141,7 +141,7 @@ async fn memory_is_steady(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory of a process in KiB.
+/// The resident memory of a process in KiB.
 fn memory(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));

@@ -1,4 +1,4 @@
-//! What the workers and who disturbs them know of each other.
+//! State shared by the workers and the tasks that disturb them.
 
 use std::{
     collections::HashSet,
@@ -11,49 +11,50 @@ use e2e::engine_proxy::EngineProxy;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// How long nothing may become whole before the test is given up: it hangs.
+/// The longest time without a complete pod; after it, the test fails as hung.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The count of pods and of disturbances.
+/// The counts of pods and of disturbances.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Pods whose log was seen whole.
+    /// Pods whose log was complete.
     whole: watch::Sender<usize>,
-    /// Those of them in whose life the shim was killed.
+    /// Complete pods during whose life the shim was killed.
     survivors: AtomicUsize,
-    /// Pods that something kept from it.
+    /// Pods that did not complete because of a disturbance.
     disturbed: AtomicUsize,
-    /// Goes up when something begins to go down, and when it is back, so that it is odd in between.
+    /// Incremented when something starts to go down and when it is back, so it is odd in between.
     turns: watch::Sender<u64>,
-    /// The same of the engine alone: what it had not read of its containers is gone.
+    /// The same for the engine alone: when it is killed, it loses container output that it has not
+    /// read.
     engine_turns: AtomicU64,
-    /// Pods whose sandbox the runtime was asked for, and never told of.
+    /// Pods whose sandbox was requested but never confirmed.
     unanswered: Mutex<HashSet<String>>,
 }
 
-/// What was disturbed when a pod's life began.
+/// The disturbances at the time when a pod's life began or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     turns: u64,
     engine_turns: u64,
     faults: usize,
-    /// An answer of the engine is late.
+    /// Whether an answer of the engine is being delayed.
     holds_back: bool,
 }
 
-/// What becomes of a pod.
+/// The outcome of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ended as it should, and the engine was there all the time.
+    /// It ended as expected, and the engine was up all the time.
     Whole,
-    /// Something was killed or refused in its life.
+    /// Something was killed or refused during its life.
     Disturbed,
-    /// It failed, and nothing did.
+    /// It failed without a disturbance.
     Unexplained,
 }
 
 impl Tally {
-    /// Now.
+    /// The current state of the disturbances.
     pub fn moment(&self, proxy: &EngineProxy) -> Moment {
         Moment {
             turns: *self.turns.borrow(),
@@ -63,7 +64,7 @@ impl Tally {
         }
     }
 
-    /// What became of a pod that lived from `begun` to `end`, and got to its end or not.
+    /// The outcome of a pod that lived from `begun` to `end`.
     pub fn outcome(&self, begun: Moment, end: Moment, ended_well: bool) -> Outcome {
         let engine_was_there =
             begun.engine_turns.is_multiple_of(2) && begun.engine_turns == end.engine_turns;
@@ -88,12 +89,12 @@ impl Tally {
         self.whole.send_modify(|whole| *whole += 1);
     }
 
-    /// Something goes down, or is back.
+    /// Something goes down, or is back up.
     pub fn turn(&self) {
         self.turns.send_modify(|turns| *turns += 1);
     }
 
-    /// The engine goes down, or is back.
+    /// The engine goes down, or is back up.
     pub fn engine_turn(&self) {
         self.engine_turns.fetch_add(1, Ordering::SeqCst);
         self.turn();
@@ -101,7 +102,7 @@ impl Tally {
 
     /// Waits until nothing is down.
     pub async fn all_up(&self) {
-        // The sender lives in `self`, so it cannot be gone.
+        // The sender is part of `self`, so it cannot be gone.
         let _ = self
             .turns
             .subscribe()
@@ -109,10 +110,10 @@ impl Tally {
             .await;
     }
 
-    /// Waits for one more pod to become whole, so that there is always a share of them.
+    /// Waits for one more complete pod, so that there is always a share of them.
     ///
     /// # Panics
-    /// None does.
+    /// No pod completes in time.
     pub async fn one_more_whole(&self) {
         let mut whole = self.whole.subscribe();
         let before = *whole.borrow_and_update();
@@ -124,32 +125,32 @@ impl Tally {
         );
     }
 
-    /// The runtime is asked for the sandbox of this pod.
+    /// The sandbox of this pod is requested.
     pub fn ask(&self, uid: &str) {
         self.unanswered.lock().insert(uid.to_owned());
     }
 
-    /// The runtime has told of it.
+    /// The runtime has confirmed the sandbox.
     pub fn answered(&self, uid: &str) {
         self.unanswered.lock().remove(uid);
     }
 
-    /// Whether the runtime never told of the pod's sandbox.
+    /// Whether the pod's sandbox was never confirmed.
     pub fn is_unanswered(&self, uid: &str) -> bool {
         self.unanswered.lock().contains(uid)
     }
 
-    /// How many pods became whole.
+    /// The number of complete pods.
     pub fn whole(&self) -> usize {
         *self.whole.borrow()
     }
 
-    /// How many pods something kept from it.
+    /// The number of disturbed pods.
     pub fn disturbed(&self) -> usize {
         self.disturbed.load(Ordering::Relaxed)
     }
 
-    /// How often something was killed or stopped.
+    /// The number of times that something was killed or stopped.
     pub fn kills(&self) -> usize {
         usize::try_from(self.turns.borrow().div_ceil(2)).unwrap_or(usize::MAX)
     }

@@ -1,4 +1,4 @@
-//! Pods, one after the other, from run to remove.
+//! Workers, each of which runs one pod after the other from creation to removal.
 
 use std::{
     fs,
@@ -24,27 +24,27 @@ use super::{
     tally::{Moment, Outcome, Tally},
 };
 
-/// After a pod that failed: what was killed is not back at once.
+/// The delay after a failed pod: killed processes are not back immediately.
 const RETRY: Duration = Duration::from_millis(300);
 
-/// Who makes pods.
+/// Runs pods.
 pub struct Worker {
     pub name: String,
     pub endpoint: String,
-    /// Where the pods' logs are.
+    /// The directory of the pods' logs.
     pub logs: PathBuf,
     pub tally: Arc<Tally>,
     pub proxy: Arc<EngineProxy>,
     pub random: Random,
-    /// Set when there have been pods enough.
+    /// Set at the end of the test.
     pub done: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// Makes pods until it is done.
+    /// Runs pods until `done` is set.
     ///
     /// # Errors
-    /// A pod is not what it has to be.
+    /// A pod does not have the expected outcome.
     pub async fn work(mut self) -> Result<()> {
         for round in 0.. {
             if self.done.load(Ordering::Relaxed) {
@@ -60,8 +60,8 @@ impl Worker {
         self.tally.moment(&self.proxy)
     }
 
-    /// One pod. What fails on the way fails for what is being killed; the pod is judged, and then
-    /// taken away as a client has to that does not know what became of it.
+    /// Runs one pod. Its calls may fail because of kills. The outcome is checked, then the pod is
+    /// removed as by a client that does not know its state.
     async fn round(&mut self, round: usize) -> Result<()> {
         let name = format!("{}-{round}", self.name);
         let mut config = sandbox(&name);
@@ -92,8 +92,7 @@ impl Worker {
             config.metadata.as_ref().map_or("", |m| &m.uid),
         )
         .await?;
-        // An engine that was killed may have lost some, but none comes twice, and the removal
-        // adds none.
+        // A killed engine may have lost lines, but no line occurs twice, and the removal adds none.
         let found = numbers(&log)?;
         ensure!(
             found.windows(2).all(|pair| pair[0] < pair[1]),
@@ -109,8 +108,8 @@ impl Worker {
         }
     }
 
-    /// Waits until the runtime is there: it takes a moment to reach an engine that came back, or
-    /// that refused to answer.
+    /// Waits until the runtime is ready: it takes a moment to reach an engine that has restarted or
+    /// refused a request.
     async fn runtime_ready(&self) -> Result<()> {
         let deadline = Instant::now() + STEP;
         while !self.is_runtime_ready().await {
@@ -131,7 +130,7 @@ impl Worker {
         })
     }
 
-    /// A pod whose container writes `lines` and ends, to its end.
+    /// Runs a pod whose container writes `lines` lines, until it ends.
     async fn live(&self, config: &cri::PodSandboxConfig, lines: usize) -> Result<()> {
         let mut cri = Cri::at(&self.endpoint).await?;
         let uid = config.metadata.as_ref().map_or("", |m| &m.uid);
@@ -146,7 +145,7 @@ impl Worker {
         main.log_path = "main/0.log".to_owned();
         let id = cri.create(&pod, main, config).await?;
         cri.start(&id).await?;
-        // It may have ended by now, and the shim been killed: neither is a failure.
+        // The container may have ended by now, or the shim been killed; neither is a failure.
         let _ = cri.exec(&id, &["true"], 10).await;
         let stats = cri::ListContainerStatsRequest::default();
         let _ = cri.runtime.list_container_stats(stats).await;
@@ -167,10 +166,10 @@ impl Worker {
     }
 }
 
-/// Removes whatever there is of a pod.
+/// Removes everything of a pod.
 ///
 /// # Errors
-/// It cannot be removed in the time that a step of a pod's life may take.
+/// The removal fails for the time of a step of a pod's life.
 pub async fn take_away(endpoint: &str, uid: &str) -> Result<()> {
     let deadline = Instant::now() + STEP;
     loop {
@@ -215,7 +214,7 @@ fn is_whole(log: &Path, lines: usize) -> Result<()> {
     Ok(())
 }
 
-/// The numbers that a log holds; none when there is no log.
+/// The numbers in a log; none if it does not exist.
 fn numbers(log: &Path) -> Result<Vec<usize>> {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines()

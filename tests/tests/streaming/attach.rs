@@ -1,4 +1,4 @@
-//! Attach.
+//! Attach: joining a running container.
 
 use cri_proto::runtime::v1::ContainerState;
 use e2e::{

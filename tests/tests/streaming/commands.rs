@@ -104,7 +104,7 @@ impl Digest {
     }
 }
 
-/// Bytes that do not repeat, in blocks of odd sizes.
+/// Non-repeating bytes, in blocks of odd sizes.
 fn blocks(size: usize) -> impl Iterator<Item = Vec<u8>> + Send {
     let mut state = 1_u64;
     let mut left = size;
@@ -139,7 +139,7 @@ async fn a_terminal_has_a_size_and_its_keys_reach_the_program() {
         };
         resize(100, 30).await;
         read_until(&mut command, "# ").await;
-        // A resize goes its own way beside input.
+        // A resize is not ordered relative to input.
         say(
             &mut command,
             "until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo fir''st\n",
@@ -154,7 +154,7 @@ async fn a_terminal_has_a_size_and_its_keys_reach_the_program() {
         .await;
         read_until(&mut command, "second").await;
 
-        // ctrl-C ends the program in front, not the shell. It says itself that it is there.
+        // Ctrl-C ends the foreground program, not the shell. The program prints when it is running.
         say(
             &mut command,
             "sh -c 'echo wait\"\"ing; exec sleep 1000'; echo now $?\n",
@@ -164,12 +164,12 @@ async fn a_terminal_has_a_size_and_its_keys_reach_the_program() {
         say(&mut command, "\x03").await;
         say(&mut command, "echo still he''re\n").await;
         read_until(&mut command, "still here").await;
-        // ctrl-P is the program's, and not the beginning of the engine's own keys.
+        // The program receives Ctrl-P; it does not start one of the engine's detach keys.
         say(&mut command, "stty -icanon -echo; echo r''eady; head=$(sh -c 'read -n 1 x; printf %s \"$x\" | wc -c'); echo got$head\n").await;
         read_until(&mut command, "ready").await;
         say(&mut command, "\x10").await;
         read_until(&mut command, "got1").await;
-        // ctrl-D ends the shell, with what it had last.
+        // Ctrl-D ends the shell, with the last exit code.
         say(&mut command, "stty icanon echo; (exit 7)\n").await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         say(&mut command, "\x04").await;
@@ -210,7 +210,7 @@ async fn what_does_not_run_is_refused_by_name() {
         assert!(refused.message().contains(reason), "{refused}");
     }
 
-    // What was prepared before tells it over the error stream.
+    // A session prepared before the container ended reports this on the error stream.
     let client = Client::default();
     let command = client
         .command(&late, Transport::Spdy, OUTPUTS)
@@ -223,7 +223,7 @@ async fn what_does_not_run_is_refused_by_name() {
         "{}",
         status.message
     );
-    // And a token works once.
+    // A token is valid only once.
     match client.command(&late, Transport::Spdy, OUTPUTS).await {
         Err(ClientError::Refused { status, text }) => {
             assert_eq!(
@@ -257,7 +257,7 @@ async fn a_client_that_leaves_takes_its_command_along() {
     let before = handles(pid);
     for transport in BOTH {
         for wants in [ALL, TTY] {
-            // It ignores the end of its input and what it is asked politely.
+            // The command ignores the end of its input and the signals TERM and HUP.
             let script = "trap '' TERM HUP; echo run''ning; while :; do sleep 1; done";
             let mut command = sh(&mut cri, &id, script, wants, transport).await;
             read_until(&mut command, "running").await;
@@ -281,7 +281,7 @@ async fn exec_sync_ends_with_its_command_and_is_cut_off_in_time() {
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let (_, id) = cri.run_pod("p", &["sleep", "1000"]).await.unwrap();
-    // A child that keeps the output open does not keep the command.
+    // A child that keeps the output open does not delay the end of the command.
     let answer = cri
         .exec(&id, &["sh", "-c", "sleep 500 & echo done"], 30)
         .await

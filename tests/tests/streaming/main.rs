@@ -36,13 +36,13 @@ const TTY: Wants = Wants {
     tty: true,
 };
 
-/// Everything that a command says, and its exit code, if it has one.
+/// The complete output of a command, and its exit code, if any.
 async fn finish(command: Command) -> (String, String, Option<i32>) {
     let ended = Ended::of(command).await.unwrap();
     (ended.out, ended.err, ended.code)
 }
 
-/// Reads until `wanted` has come.
+/// Reads until `wanted` occurs in the output.
 async fn read_until(command: &mut Command, wanted: &str) -> String {
     let mut text = String::new();
     let stdout = command.stdout.as_mut().unwrap();
@@ -66,13 +66,13 @@ async fn say(command: &mut Command, text: &str) {
     stdin.flush().await.unwrap();
 }
 
-/// How many descriptors and threads a process has.
+/// The numbers of a process's descriptors and threads.
 fn handles(pid: u32) -> (usize, usize) {
     let count = |what| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     (count("fd"), count("task"))
 }
 
-/// Waits until the shim has no more descriptors and threads than `before`.
+/// Waits until the shim has at most as many descriptors and threads as `before`.
 async fn await_handles(node: &Node, before: (usize, usize)) {
     let pid = node.shim_pid().unwrap();
     node.await_until("descriptors and threads are as before", SOON, async |_| {
@@ -83,14 +83,14 @@ async fn await_handles(node: &Node, before: (usize, usize)) {
     .unwrap();
 }
 
-/// Sends, ends, and reads both what comes back and the error.
+/// Sends data and closes the input; returns the response and the error.
 async fn exchange(connection: Forwarded, data: &[u8]) -> (Vec<u8>, String) {
     let Forwarded {
         mut reader,
         mut writer,
         mut error,
     } = connection;
-    // Where nobody listens it may be over before anything is sent.
+    // If no server listens, the connection may end before anything is sent.
     let _ = writer.write_all(data).await;
     let _ = writer.shutdown().await;
     let (mut back, mut text) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Port-forward.
+//! Port-forward to a pod's loopback addresses.
 
 use e2e::{
     cri::{Cri, host_container, host_sandbox},
@@ -16,7 +16,7 @@ async fn ports_of_a_pod_s_loopback_are_forwarded() {
     let serve = |address: &str| format!("exec httpd -f -p {address} -h /www");
     let v4 = serve("127.0.0.1:8080");
     let (pod, _) = cri.run_pod("p", &["sh", "-c", &v4]).await.unwrap();
-    // The engine gives its bridge's sandboxes no IPv6, but the node's network has it.
+    // Sandboxes on the engine's bridge have no IPv6, but the host network has it.
     let host = host_sandbox("host");
     let host_pod = cri.run(&host).await.unwrap();
     let v6 = serve("[::1]:8081");
@@ -35,7 +35,7 @@ async fn ports_of_a_pod_s_loopback_are_forwarded() {
             })
             .await
             .unwrap();
-            // Several at once over one connection; busybox has a short queue.
+            // Several connections at once over one session; busybox has a short listen backlog.
             let exchanges = (0..8).map(async |_| {
                 let (back, error) = exchange(forwarder.connect(port).await.unwrap(), GET).await;
                 assert!(back.ends_with(b"hello from the pod\n"));

@@ -1,4 +1,4 @@
-//! Many sessions, and sessions whose engine or shim dies.
+//! Many sessions, and sessions whose engine or shim is killed.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::{ALL, BOTH, OUTPUTS, SOON, await_handles, exchange, finish, handles, read_until, say};
 
-/// `SESSIONS=10000` makes it the long run; as it is, it says the same sooner.
+/// `SESSIONS=10000` makes a long run; the default tests the same in less time.
 #[tokio::test]
 async fn sessions_in_a_row_and_at_once_leave_nothing_behind() {
     let sessions = usize::try_from(asked::amount("SESSIONS", 60)).unwrap();
@@ -109,7 +109,7 @@ async fn an_engine_or_a_shim_that_dies_ends_its_sessions_and_nothing_else() {
         read_until(&mut joined, "b\n").await;
         commands.push((transport, joined));
     }
-    // Its containers run on: no command has ended.
+    // The containers keep running, so no command has exited.
     node.engine_mut().kill().unwrap();
     for (transport, command) in commands {
         let ended = tokio::time::timeout(SOON, command.status.wait()).await;

@@ -1,4 +1,4 @@
-//! Streams over TLS, of a shim that was given a certificate.
+//! Streams over TLS, with a certificate given to the shim.
 
 use std::{fs, sync::Arc};
 
@@ -40,7 +40,7 @@ async fn streams_come_over_tls_with_the_certificate_that_was_given() {
         assert!(matches!(refused, Err(ClientError::Io { .. })));
         let command = trusting.command(&url, over, OUTPUTS).await.unwrap();
         assert_eq!(Ended::of(command).await.unwrap().out, "seen\n");
-        // Nobody is served in the clear.
+        // Connections without TLS are refused.
         let url = cri.exec_url(&id, &["echo", "seen"], OUTPUTS).await.unwrap();
         let url = url.replace("https://", "http://");
         let clear = Client::default().command(&url, over, OUTPUTS).await;

@@ -1,4 +1,4 @@
-//! Who is let in to what.
+//! Authentication and authorization.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use crate::{
     node::Node,
 };
 
-/// Every route: method, path, and the subresources of which one must be allowed.
+/// Every route: method, path, and subresources, one of which must be allowed.
 const ROUTES: &[(&str, &str, &[&str])] = &[
     ("GET", "/healthz", &["healthz", "proxy"]),
     ("GET", "/healthz/ping", &["healthz", "proxy"]),

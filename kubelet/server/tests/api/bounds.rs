@@ -1,4 +1,4 @@
-//! What clients can take of the secure port, and what they leave to others.
+//! Limits of the secure port, and the capacity that they leave to other clients.
 
 use std::{io::ErrorKind, net::SocketAddr, time::Duration};
 
@@ -14,12 +14,12 @@ use crate::{
     streams::streaming_server,
 };
 
-/// How long a client that is let in waits at most.
+/// The deadline for clients that are served.
 const SOON: Duration = Duration::from_secs(5);
-/// Connections that the secure port has room for.
+/// The limit of connections to the secure port.
 const ROOM: usize = 1024;
 
-/// Connects from an address of this machine, and says nothing.
+/// Connects from a loopback address, and sends nothing.
 async fn connect(node: &Node, from: [u8; 4]) -> TcpStream {
     let address: SocketAddr = node.stranger.address.parse().unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -27,12 +27,12 @@ async fn connect(node: &Node, from: [u8; 4]) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-/// Whether a connection was closed by the server.
+/// Whether the server closed the connection.
 fn is_closed(stream: &TcpStream) -> bool {
     !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Waits until no more than `most` of the connections are left.
+/// Waits until at most `most` of the connections are open.
 async fn until_left(streams: &[TcpStream], most: usize) {
     let left = || streams.iter().filter(|stream| !is_closed(stream)).count();
     let few_are_left = async {
@@ -49,7 +49,7 @@ async fn get(caller: &Caller, path: &str) -> Answer {
     answer.unwrap_or_else(|_| panic!("no answer to {path} in time"))
 }
 
-/// The value of a sample on the page of `/metrics`.
+/// The value of a sample on the `/metrics` page.
 fn sample(page: &str, series: &str) -> u64 {
     let mut values = page.lines().filter_map(|line| line.strip_prefix(series));
     let value = values
@@ -84,7 +84,7 @@ async fn strangers_of_one_address_make_room_for_each_other() {
     for _ in 0..ROOM {
         silent.push(connect(&node, [127, 0, 0, 1]).await);
     }
-    // From the same address.
+    // The administrator connects from the same address.
     assert_eq!(get(&node.admin(), "/healthz").await.status, 200);
     until_left(&silent, ROOM / 8).await;
     assert!(is_closed(&silent[0]) && !is_closed(&other));
@@ -132,7 +132,7 @@ async fn followed_logs_leave_places_for_other_requests() {
     let series = "kubelet_server_bounds_reached_total{server=\"secure\",bound=\"followed_logs\"}";
     assert!(sample(&page, series) > 0);
 
-    // Freed room can be taken again.
+    // Places become free again.
     followed.clear();
     let again = async {
         while follow()
@@ -166,7 +166,8 @@ async fn each_kind_of_stream_has_places_of_its_own() {
         }
     };
     for (path, bound) in kinds {
-        // The others have theirs, and so does the runtime's own path of this one.
+        // The other kinds have limits of their own. The runtime's own path of this kind shares its
+        // limit.
         let mut streams = Vec::new();
         for _ in 0..ROOM / 4 / 32 {
             let some = join_all((0..32).map(|_| open(path))).await;

@@ -1,4 +1,4 @@
-//! A caller of the secure port, with its identity.
+//! A client of the secure port and its identity.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use tokio_rustls::{
     },
 };
 
-/// An authority of certificates.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub pem: String,
@@ -39,7 +39,7 @@ impl Authority {
         }
     }
 
-    /// A certificate for a client of a name and a group, and its key.
+    /// A client certificate with this common name and organisation, and its key.
     pub fn client(&self, name: &str, group: &str) -> Identity {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -50,7 +50,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A certificate for a server of a name, and its key.
+    /// A server certificate for this name, and its key.
     pub fn server(&self, name: &str) -> Identity {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -67,25 +67,25 @@ impl Authority {
     }
 }
 
-/// A certificate and its key, in PEM.
+/// A certificate and its key, as PEM.
 #[derive(Clone)]
 pub struct Identity {
     pub certificate: String,
     pub key: String,
 }
 
-/// Somebody who calls.
+/// A client.
 #[derive(Clone)]
 pub struct Caller {
     pub address: String,
-    /// Who signed the kubelet's certificate.
+    /// The authority that it trusts to have signed the kubelet's certificate.
     pub trusts: String,
     pub identity: Option<Identity>,
     pub token: Option<String>,
     pub versions: Vec<&'static SupportedProtocolVersion>,
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -116,7 +116,7 @@ impl Caller {
         caller
     }
 
-    /// A connection, after its handshake.
+    /// Connects and performs the TLS handshake.
     pub async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(self.trusts.as_bytes()) {
@@ -143,7 +143,7 @@ impl Caller {
             .await
     }
 
-    /// Sends a request's head with these further headers, and the body.
+    /// Sends a request with these additional headers and the body.
     pub async fn send(
         &self,
         method: &str,
@@ -174,7 +174,8 @@ impl Caller {
             .await
             .unwrap();
         let mut answer = Vec::new();
-        // A server that closes without TLS' own farewell has said all the same.
+        // The server may close the connection without `close_notify`; the response is complete
+        // anyway.
         let _ = stream.read_to_end(&mut answer).await;
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
@@ -194,7 +195,7 @@ impl Caller {
     }
 }
 
-/// Reads a head, up to the empty line.
+/// Reads a message head, including the empty line.
 pub async fn read_head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

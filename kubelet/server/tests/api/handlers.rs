@@ -1,4 +1,4 @@
-//! What the handlers answer.
+//! Responses of the handlers.
 
 use cri_proto::runtime::v1::ExecSyncResponse;
 use e2e::fake_runtime::{Fault, Times, Usage, Verb};
@@ -214,7 +214,7 @@ async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
         "{cadvisor}"
     );
 
-    // A runtime that measures no sandboxes.
+    // A runtime without sandbox stats.
     let no_pods = Fault::Error(tonic::Status::unknown("the cgroup's path is empty"));
     node.runtime
         .fault(Verb::ListPodSandboxStats, no_pods, Times::Always);
@@ -259,7 +259,7 @@ async fn metrics_tell_of_the_node_of_the_process_and_of_requests() {
         "what_the_node_measures 7".to_owned(),
         "# TYPE process_cpu_seconds_total counter".to_owned(),
         "process_resident_memory_bytes ".to_owned(),
-        // Who is not let in is counted too.
+        // Rejected requests are counted too.
         format!("{requests}\"pods\",{server}\"false\"}} 2"),
         format!("{requests}\"exec\",{server}\"true\"}} 1"),
         format!("{inflight}\"metrics\",{server}\"false\"}} 1"),

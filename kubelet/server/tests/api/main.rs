@@ -1,4 +1,4 @@
-//! The kubelet's API on its secure port: TLS, who is let in, and what is served.
+//! The kubelet's API on its secure port: TLS, authentication and authorization, and handlers.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

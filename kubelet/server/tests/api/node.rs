@@ -1,4 +1,4 @@
-//! A node with one pod that runs on the fake runtime, and its secure port.
+//! A node with one pod on the fake runtime, and its secure port.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::client::{Authority, Caller};
 
-/// The UID of the node's one pod.
+/// UID of the node's only pod.
 pub const UID: &str = "uid-1";
 
 #[derive(Clone)]
@@ -120,8 +120,7 @@ impl NodeView for View {
     }
 }
 
-/// An API server's knowledge: whose tokens are, and what users may do on which
-/// subresource.
+/// The API server's reviews: users by token, and their access to subresources.
 #[derive(Debug, Default)]
 pub struct Known {
     pub tokens: Mutex<BTreeMap<String, String>>,
@@ -132,7 +131,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Lets a user do a verb on a subresource; `*` is any.
+    /// Allows a user a verb on a subresource; `*` matches any.
     pub fn allow(&self, user: &str, verb: &str, subresource: &str) {
         let [user, verb, subresource] = [user, verb, subresource].map(str::to_owned);
         self.allowed.lock().push((user, verb, subresource));
@@ -193,14 +192,14 @@ impl Reviews for Known {
     }
 }
 
-/// The node, until it is dropped.
+/// The node; it stops when dropped.
 pub struct Node {
     pub runtime: FakeRuntime,
     pub sandbox: String,
     pub dir: tempfile::TempDir,
     pub authority: Authority,
     pub known: Arc<Known>,
-    /// Somebody who shows nothing.
+    /// A client without credentials.
     pub stranger: Caller,
     pub cancel: CancellationToken,
     pub task: JoinHandle<()>,
@@ -208,12 +207,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// With an API server: tokens and access are reviewed.
+    /// A node with an API server that reviews tokens and access.
     pub async fn in_cluster() -> Self {
         Self::with(|_| {}).await
     }
 
-    /// [`Self::in_cluster`] with changed options.
+    /// Like [`Self::in_cluster`], with changed options.
     pub async fn with(change: impl FnOnce(&mut SecureOptions)) -> Self {
         open_files();
         let dir = tempfile::tempdir().unwrap();
@@ -268,7 +267,7 @@ impl Node {
         }
     }
 
-    /// Somebody whose client certificate lets it do everything.
+    /// A client whose certificate allows everything.
     pub fn admin(&self) -> Caller {
         self.known.allow("admin", "*", "*");
         self.stranger
@@ -276,7 +275,7 @@ impl Node {
     }
 }
 
-/// Lets this process have files open for both ends of as many connections as there may be.
+/// Raises the process's limit of open files: it holds both ends of all connections.
 fn open_files() {
     let limits = getrlimit(Resource::Nofile);
     let most = Rlimit {
@@ -286,7 +285,7 @@ fn open_files() {
     setrlimit(Resource::Nofile, most).unwrap();
 }
 
-/// Options of a secure port on any free port, with its files below a directory.
+/// Options for a secure port on any free port, with its files in a directory.
 pub fn secure_options(dir: PathBuf) -> SecureOptions {
     SecureOptions {
         address: "127.0.0.1:0".parse().unwrap(),
@@ -301,7 +300,7 @@ pub fn secure_options(dir: PathBuf) -> SecureOptions {
     }
 }
 
-/// Runs the one pod, and returns its sandbox.
+/// Runs the pod; returns its sandbox.
 async fn start_pod(runtime: &FakeRuntime, cri: &CriClient) -> String {
     runtime.add_image("busybox");
     let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());

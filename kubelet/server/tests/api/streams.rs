@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward: carried to where the runtime says.
+//! Exec, attach and port-forward, proxied to the runtime's streaming server.
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// What a streaming server does that takes each request to any protocol, and echoes what
-/// comes. What it was asked for is in the `X-Asked` header of its answer.
+/// A streaming server that accepts any upgrade protocol and echoes the stream. The `X-Asked` header
+/// of its response contains the request line.
 async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let head = read_head(&mut stream).await;
     let first = head.lines().next().unwrap().to_owned();
@@ -44,7 +44,7 @@ async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let _ = writer.shutdown().await;
 }
 
-/// A streaming server that does [`echo`].
+/// Starts a streaming server that runs [`echo`].
 pub async fn streaming_server(node: &Node) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -57,8 +57,8 @@ pub async fn streaming_server(node: &Node) {
     });
 }
 
-/// One over TLS, with a certificate that signed itself, for an authority or not. Returns the
-/// certificate, in PEM.
+/// The same over TLS, with a self-signed certificate that is a CA or not. Returns the certificate,
+/// as PEM.
 async fn streaming_server_over_tls(node: &Node, name: &str, is_ca: IsCa) -> String {
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
     params.is_ca = is_ca;
@@ -90,7 +90,7 @@ async fn streaming_server_over_tls(node: &Node, name: &str, is_ca: IsCa) -> Stri
     certificate.pem()
 }
 
-/// Has a request carried with both protocols, and sends bytes there and back.
+/// Proxies a request with both protocols, and expects the echo of what it sends.
 async fn carried(admin: &Caller, path: &str, asked: &str) {
     for (method, protocol) in [("POST", "SPDY/3.1"), ("GET", "websocket")] {
         let upgrade = format!("Upgrade: {protocol}");
@@ -117,13 +117,13 @@ async fn carried(admin: &Caller, path: &str, asked: &str) {
     }
 }
 
-/// The head of the refusal of a request to upgrade, and the text behind it.
+/// The head and body of the response that refuses an upgrade.
 async fn refused(admin: &Caller, path: &str) -> (String, String) {
     let headers = ["Connection: Upgrade, close", "Upgrade: SPDY/3.1"];
     let mut stream = admin.send("POST", path, &headers, "").await.unwrap();
     let head = read_head(&mut stream).await;
     let mut body = Vec::new();
-    // A server that closes without TLS' own farewell has said all the same.
+    // The server may close the connection without `close_notify`; the response is complete anyway.
     let _ = timeout(SOON, stream.read_to_end(&mut body)).await.unwrap();
     (head, String::from_utf8(body).unwrap())
 }
@@ -169,7 +169,7 @@ async fn streams_are_carried_byte_for_byte() {
     }
 }
 
-/// A node that trusts what a file has, once there is one.
+/// A node that trusts the roots in a file, which does not exist yet.
 async fn node_that_trusts_a_file() -> (Node, PathBuf, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("roots.pem");
@@ -196,7 +196,7 @@ async fn a_runtime_that_streams_over_tls_is_reached_when_it_is_trusted() {
         assert!(head.starts_with("HTTP/1.1 502"), "{head}");
         assert!(body.contains("one that this machine trusts"), "{body}");
 
-        // What was not trusted is tried anew, with no restart.
+        // Changed roots take effect without a restart.
         fs::write(&file, own).unwrap();
         let container = &node.runtime.running("app")[0].id;
         carried(&admin, EXEC, &format!("/exec/{container}")).await;
@@ -232,11 +232,11 @@ async fn a_runtime_that_streams_over_a_unix_socket_is_reached() {
             tokio::spawn(echo(socket));
         }
     });
-    // Before any other request told where it is.
+    // No earlier request has revealed the streaming address.
     carried(&admin, "/cri/exec/token?x=y", "/exec/token?x=y").await;
     let container = &node.runtime.running("app")[0].id;
     carried(&admin, EXEC, &format!("/exec/{container}")).await;
-    // From now on the runtime leaves out where that is.
+    // From now on the runtime's URLs contain no address.
     node.runtime.set_streaming_url("");
     carried(&admin, EXEC, &format!("/exec/{container}")).await;
 }
@@ -265,7 +265,7 @@ async fn streams_end_with_the_kubelet() {
     node.cancel.cancel();
     timeout(SOON, node.task).await.unwrap().unwrap();
     let mut rest = Vec::new();
-    // However it ends, nothing comes any more.
+    // However the stream ends, it delivers no more data.
     let _ = timeout(SOON, stream.read_to_end(&mut rest)).await.unwrap();
     assert!(rest.is_empty());
 }

@@ -1,4 +1,4 @@
-//! The certificates on both sides.
+//! Server and client certificates.
 
 use std::fs;
 

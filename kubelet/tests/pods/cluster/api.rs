@@ -1,4 +1,4 @@
-//! The pods of the tests' API server as tests of one node's pods ask for them.
+//! The pods at the tests' API server, as tests of one node's pods use them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "default";
 
-/// An API server, and its pods in the namespace `default`.
+/// An API server and its pods in the namespace `default`.
 #[derive(Clone)]
 pub struct Api(ApiServer);
 
@@ -18,30 +18,30 @@ impl Api {
         Self(ApiServer::start().unwrap())
     }
 
-    /// A client of the node's.
+    /// A client with the node's identity.
     pub fn client(&self) -> Client {
         self.0.client(Caller::node("node"))
     }
 
-    /// Every request for pods so far: `PATCH default/web/status`.
+    /// All requests for pods so far, such as `PATCH default/web/status`.
     pub fn requests(&self) -> Vec<String> {
         let requests = self.0.requests().into_iter();
         let of_pods = requests.filter(|r| r.resource.split('/').next() == Some("pods"));
         of_pods.map(|request| line(&request)).collect()
     }
 
-    /// How many requests there were that begin like this.
+    /// The number of requests that start with `beginning`.
     pub fn count(&self, beginning: &str) -> usize {
         let requests = self.requests();
         requests.iter().filter(|r| r.starts_with(beginning)).count()
     }
 
-    /// Lets every request fail, and breaks the watches; or lets them through again.
+    /// Makes all requests fail and breaks the watches, or makes the server available again.
     pub fn set_away(&self, away: bool) {
         self.0.set_available(!away);
     }
 
-    /// Has pods refused that the node makes.
+    /// Refuses or allows the creation of pods by the node.
     pub fn refuse_creations(&self, refuses: bool) {
         let refuse = |record: &Record| match record.verb {
             "create" => Verdict::Refuse(ApiError::bad_request("no pods of nodes")),
@@ -51,7 +51,7 @@ impl Api {
             .intercept(refuses.then(|| Arc::new(refuse) as Arc<Interceptor>));
     }
 
-    /// Forgets what changed until now.
+    /// Compacts all changes so far and ends the watches.
     pub fn compact(&self) {
         self.0.compact();
         self.0.end_watches();
@@ -67,7 +67,7 @@ impl Api {
         status.and_then(|status| status.phase).unwrap_or_default()
     }
 
-    /// The status of a condition; empty where there is none.
+    /// The status of a condition; empty if there is none.
     pub fn condition(&self, name: &str, type_: &str) -> String {
         let status = self.pod(name).and_then(|pod| pod.status);
         let conditions = status.and_then(|status| status.conditions);
@@ -85,7 +85,7 @@ impl Api {
         self.0.bind(NAMESPACE, &name, "node").unwrap();
     }
 
-    /// Changes a pod in whatever way.
+    /// Edits a pod.
     pub fn edit(&self, name: &str, edit: impl FnOnce(&mut Value)) {
         self.0.edit("v1", "pods", NAMESPACE, name, edit).unwrap();
     }

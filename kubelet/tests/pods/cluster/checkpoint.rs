@@ -1,4 +1,4 @@
-//! Starts without the API server, from what an earlier kubelet kept.
+//! Starts without the API server, from an earlier kubelet's checkpoint.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Joined, MINUTE, Member};
 use crate::node::{IMAGE, SECOND, until};
 
-/// A node whose mounts are gone when the test is, however it ends.
+/// A node whose mounts are removed when the test ends, even after a panic.
 struct Edge(Joined);
 
 impl Deref for Edge {
@@ -45,7 +45,7 @@ fn unmount_all(joined: &Joined) {
     }
 }
 
-/// A node whose kubelets keep what they need.
+/// A node whose kubelets write a checkpoint.
 fn joined() -> Edge {
     let mut joined = Joined::new();
     joined.checkpoint = Some(CheckpointOptions {
@@ -55,7 +55,7 @@ fn joined() -> Edge {
     Edge(joined)
 }
 
-/// As [`joined`], also their secrets.
+/// Like [`joined`], with a key, so that secrets are kept too.
 fn joined_with_key() -> Edge {
     let mut joined = joined();
     let key = joined.node.dir.path().join("key");
@@ -64,7 +64,7 @@ fn joined_with_key() -> Edge {
     joined
 }
 
-/// The directories of the pods do not outlast this reboot, nor does anything in the runtime.
+/// A reboot: the runtime's state and the pods' directories are lost.
 fn reboot(joined: &mut Joined) {
     joined.node.runtime = FakeRuntime::new();
     joined.node.runtime.add_image(IMAGE);
@@ -86,7 +86,7 @@ fn set_back(joined: &Joined, member: &mut Member) {
     member.register.take().unwrap().send(()).unwrap();
 }
 
-/// A kubelet that cannot reach the API server.
+/// Starts a kubelet that cannot reach the API server.
 async fn start_alone(joined: &Joined) -> Member {
     set_away(joined);
     joined.unregistered(joined.node.options()).await
@@ -155,7 +155,7 @@ async fn pods_start_without_the_api_server_with_their_config_maps() {
 
     reboot(&mut joined);
     let mut member = start_alone(&joined).await;
-    // The API server has ten seconds to say which pods there are.
+    // The kubelet waits ten seconds for the API server's list of pods.
     tokio::time::sleep(9 * SECOND).await;
     assert_eq!(joined.node.runtime.sandboxes().len(), 0);
     until("it to run", 10 * SECOND, || runs(&joined, "web")).await;
@@ -172,7 +172,7 @@ async fn pods_start_without_the_api_server_with_their_config_maps() {
     assert_eq!(value("MODE"), "settings");
     assert_eq!(value("KUBERNETES_SERVICE_HOST"), "10.96.0.1");
 
-    // The server has it as well: nothing happens but that its status arrives.
+    // The API server has the same pod, so only its status is sent.
     set_back(&joined, &mut member);
     until("the pod to be ready", 2 * MINUTE, || {
         joined.api.condition("web", "Ready") == "True"
@@ -203,7 +203,7 @@ async fn what_the_api_server_says_wins() {
     for uid in ["gone", "changed", "same"] {
         until_runs(&joined, uid).await;
     }
-    // Nothing is taken away for being unknown to the server.
+    // Pods keep running while the API server is unreachable.
     tokio::time::sleep(10 * MINUTE).await;
     assert_eq!(joined.node.runtime.running("c").len(), 3);
 
@@ -228,7 +228,7 @@ async fn what_the_api_server_says_wins() {
     .await;
     assert!(kept(&joined, "pods/default/same").exists());
 
-    // What no pod names is not kept.
+    // Objects that no pod references are not kept.
     joined.api.delete("changed", 0);
     joined.api.delete("same", 0);
     until("the config map to go", 2 * MINUTE, || {
@@ -275,14 +275,14 @@ async fn a_corrupt_file_costs_its_pod_alone() {
     until_runs(&joined, "bad").await;
     member.stop().await;
 
-    // And it is whole again.
+    // The file has been written again.
     reboot(&mut joined);
     let member = start_alone(&joined).await;
     until_runs(&joined, "bad").await;
     member.stop().await;
 }
 
-/// A volume as the API server's admission puts it into every pod.
+/// The volume that the API server's admission adds to every pod.
 fn with_token() -> Value {
     with_volume(json!({"projected": {"sources": [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
@@ -439,7 +439,7 @@ async fn what_would_be_rejected_waits_for_the_api_server() {
     assert_eq!(joined.node.runtime.creations("tuned", "c"), 0);
     assert_eq!(joined.api.phase("tuned"), "Running");
     member.stop().await;
-    // It was not for good: neither is it kept so.
+    // The rejection was not final, so it is not kept.
     let options = KubeletOptions {
         allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
         ..joined.node.options()
@@ -448,7 +448,7 @@ async fn what_would_be_rejected_waits_for_the_api_server() {
     until_runs(&joined, "tuned").await;
     member.stop().await;
 
-    // The API server has it decided.
+    // With the API server, the pod is rejected.
     reboot(&mut joined);
     member = start_alone(&joined).await;
     until_runs(&joined, "plain").await;

@@ -1,4 +1,4 @@
-//! Static pods, as the API server sees them.
+//! Mirror pods of static pods.
 
 use std::collections::BTreeMap;
 
@@ -191,7 +191,7 @@ async fn a_static_pod_that_is_done_has_its_mirror_nonetheless() {
     joined.until_phase(NAME, "Running", 5 * SECOND).await;
     member.stop().await;
 
-    // The pod is done before this kubelet hears of the mirror of the one before.
+    // The pod completes before this kubelet receives the mirror of its predecessor.
     joined.node.runtime.behave("c", short());
     let mut member = joined.unregistered(joined.node.options()).await;
     let edited = once("two");
@@ -221,7 +221,7 @@ async fn a_static_pod_that_comes_back_before_it_had_a_mirror_has_one_at_once() {
     .await;
     let node = json!({"metadata": {"name": "node", "uid": "node-uid"}});
     joined.objects.put("node", node);
-    // What was to be mirrored is found to be gone.
+    // The kubelet finds that the pod to be mirrored is gone.
     tokio::time::sleep(2 * SECOND).await;
     member.set_static(vec![manifest("one")]).await;
     joined.until_phase(NAME, "Running", 5 * SECOND).await;
@@ -273,8 +273,8 @@ async fn a_static_pod_that_runs_once_more_shows_that_run() {
     member.set_static(vec![once("one")]).await;
     joined.until_phase(NAME, "Succeeded", 10 * SECOND).await;
 
-    // Its mirror is not missed while it is away for so short a time. To the server what is to
-    // run once is over for good.
+    // The pod is absent too briefly for its mirror to be deleted. The API server does not let a
+    // mirror that has succeeded run again.
     joined.node.runtime.behave("c", Behaviour::default());
     member.set_static(Vec::new()).await;
     member.set_static(vec![once("one")]).await;

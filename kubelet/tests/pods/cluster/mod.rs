@@ -1,4 +1,4 @@
-//! Pods of a node that is part of a cluster.
+//! Pods of a node in a cluster.
 
 pub mod api;
 mod checkpoint;
@@ -43,9 +43,9 @@ struct Joined {
     node: Node,
     objects: Arc<MemoryObjects>,
     api: Api,
-    /// The node's object as it is followed; none unless a test sets it.
+    /// The watched node object; `None` unless a test sets it.
     object: watch::Sender<Option<Arc<NodeObject>>>,
-    /// Where its kubelets keep what they need to start without the API server.
+    /// The checkpoint from which kubelets start without the API server.
     checkpoint: Option<CheckpointOptions>,
 }
 
@@ -84,7 +84,7 @@ impl Joined {
         member
     }
 
-    /// Starts a kubelet that has read its static pods, of which there are none.
+    /// Starts a kubelet that has read its static pods; there are none.
     async fn unregistered(&self, options: KubeletOptions) -> Member {
         let timeout = options.cri.request_timeout;
         let runtime = &self.node.runtime;
@@ -165,7 +165,7 @@ impl Joined {
         until(&what, limit, || self.api.phase(name) == phase).await;
     }
 
-    /// Binds a pod, and waits until the API server knows that it is ready.
+    /// Binds a pod, and waits until it is ready at the API server.
     async fn run(&self, name: &str, spec: Value) {
         self.api.bind(pod(name, name, spec));
         until("the pod to be ready", 5 * SECOND, || {
@@ -176,7 +176,7 @@ impl Joined {
 }
 
 impl Member {
-    /// Ends the kubelet, and leaves the pods.
+    /// Stops the kubelet; the pods keep running.
     async fn stop(self) {
         self.cancel.cancel();
         self.task.await.unwrap();
@@ -189,12 +189,12 @@ impl Member {
     }
 }
 
-/// A static pod `static-node` of one container that runs `command`.
+/// The static pod `static-node` with one container that runs `command`.
 fn manifest(command: &str) -> Pod {
     manifest_of(command, "Always")
 }
 
-/// The same, which is not restarted.
+/// Like [`manifest`], with restart policy `Never`.
 fn once(command: &str) -> Pod {
     manifest_of(command, "Never")
 }

@@ -1,4 +1,4 @@
-//! Pods from the API server and back to it.
+//! Pods from the API server, and their status.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ async fn pods_have_the_addresses_of_the_nodes_object() {
     joined.object.send_replace(Some(Arc::new(object)));
     joined.run("web", json!({})).await;
     assert_eq!(ips("web")[0], "10.0.0.9");
-    // Where a pod is once told to be, it stays.
+    // The host IP follows the node's object; a pod IP stays as it was first reported.
     until("the node's address of the first pod", 2 * MINUTE, || {
         ips("host") == ["10.0.0.9", "192.0.2.1"]
     })

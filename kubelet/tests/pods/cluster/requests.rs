@@ -1,4 +1,4 @@
-//! What a full node asks of its API server.
+//! The requests of a full node to its API server.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ use crate::node::{IMAGE, Node, SECOND, until};
 const PODS: usize = 300;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A kubelet with all of its parts in a cluster, as the node agent puts them together.
+/// Runs all parts of a kubelet in a cluster, connected as the node agent does.
 async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &CancellationToken) {
     let capacity = CapacityOptions {
         max_pods: 1000,
@@ -114,7 +114,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
     tasks.spawn(async move { kubelet.run(updates, cancel).await.unwrap() });
 }
 
-/// How many requests there were, by verb and resource.
+/// The number of requests by verb and resource.
 fn requests(api: &ApiServer) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for request in api.requests() {
@@ -132,7 +132,7 @@ fn ready(api: &ApiServer, name: &str) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The node's object, once it is there.
+/// Waits until the node is registered.
 async fn registered(api: &ApiServer) {
     until("the node", 60 * SECOND, || {
         api.get("v1", "nodes", "", "node").is_ok()
@@ -140,7 +140,7 @@ async fn registered(api: &ApiServer) {
     .await;
 }
 
-/// A pod of the node that needs a secret and a config map.
+/// A pod of the node that uses a secret and a config map.
 fn needy(name: &str) -> Value {
     json!({
         "metadata": {"name": name},
@@ -195,7 +195,7 @@ async fn a_server_that_refuses_breaks_and_forgets_is_got_over() {
     put_needs(&api);
     join(&api, &node, &tasks, &cancel).await;
     registered(&api).await;
-    // Every fourth request comes to nothing or late.
+    // Every fourth request fails or is delayed.
     let random = Mutex::new(Random::new(1, 1));
     api.intercept(Some(Arc::new(move |_: &Record| {
         match random.lock().below(20) {
@@ -281,7 +281,7 @@ async fn three_hundred_pods_ask_no_more_than_upstream_does() {
     };
     most("update leases", 360);
     most("patch nodes/status", 13);
-    // Each lasts at least five minutes.
+    // Each watch lasts at least five minutes.
     for followed in ["pods", "nodes", "services"] {
         most(&format!("watch {followed}"), 12);
     }

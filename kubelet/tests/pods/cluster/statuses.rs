@@ -1,4 +1,4 @@
-//! Whose word on a pod's status holds.
+//! Pod statuses that others change.
 
 use e2e::fake_runtime::{Behaviour, Verb};
 use serde_json::json;
@@ -110,7 +110,7 @@ async fn a_done_pod_goes_when_it_is_deleted_however_late() {
     joined.node.runtime.exit_container("c", 1);
     joined.until_phase("web", "Failed", 10 * SECOND).await;
     tokio::time::sleep(MINUTE).await;
-    // As with a finalizer: the API server waits for the kubelet.
+    // A finalizer has the same effect: the API server waits for the kubelet.
     joined.api.edit("web", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         pod["metadata"]["deletionGracePeriodSeconds"] = json!(0);
@@ -152,7 +152,8 @@ async fn what_is_not_built_leaves_a_pod_pending_with_the_reason() {
     })
     .await;
     let patches = joined.api.count("PATCH");
-    // No controller has a reason to make another one, and the API server is left alone.
+    // The pod has not failed, so no controller replaces it, and the kubelet sends no further
+    // patches.
     tokio::time::sleep(10 * MINUTE).await;
     assert_eq!(joined.api.phase("web"), "Pending");
     assert_eq!(joined.api.count("PATCH"), patches);
@@ -161,7 +162,7 @@ async fn what_is_not_built_leaves_a_pod_pending_with_the_reason() {
     let waiting = container.state.unwrap().waiting.unwrap();
     assert_eq!(waiting.reason.as_deref(), Some("Blocked"));
     assert_eq!(joined.node.runtime.calls(Verb::RunPodSandbox), 0);
-    // A kubelet that can do it would find nothing in its way.
+    // Nothing would prevent a kubelet that supports the volume from running the pod.
     member.stop().await;
     let _member = joined.start().await;
     joined.api.delete("web", 30);

@@ -1,4 +1,4 @@
-//! Who may have a volume, and when.
+//! Access modes and attachment: which pods may use a volume, and when.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn with_events() -> (Cluster, EventQueue) {
     (on, queue)
 }
 
-/// Whether one of these was told since the last time.
+/// Whether there was an event with this reason and text since the last call.
 pub(super) fn is_told(queue: &mut EventQueue, reason: &str, text: &str) -> bool {
     let events: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
     events.iter().any(|event| {
@@ -82,7 +82,7 @@ async fn a_volume_of_one_pod_is_waited_for_by_others() {
     assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
     let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
     assert!(is_told(&mut events, "FailedMount", why));
-    // That does not keep the one that has it from it.
+    // The pod that uses the volume keeps it.
     sleep(200 * SECOND).await;
     assert_eq!(kubelet.phase("a"), "Running");
     kubelet.remove(claimed("a")).await;

@@ -1,6 +1,5 @@
-//! Every call of a driver goes wrong in every way, with a kubelet that goes on or is killed
-//! meanwhile. Whatever comes of it, nothing is staged, published or attached without a pod
-//! afterwards, and the volume's data is whole.
+//! Every call of a driver fails in every way, while the kubelet keeps running or is killed. In the
+//! end no volume is staged, published or attached without a pod, and its data is intact.
 
 use std::{fs, sync::Arc};
 
@@ -16,13 +15,13 @@ use tonic::{Code, Status};
 use super::{Cluster, DRIVER, claimed, claimed_device, gone};
 use crate::node::{SECOND, until};
 
-/// What the node's object calls the volume.
+/// The volume's name in the node's status.
 const ATTACHED: &str = "kubernetes.io/csi/d.example.com^handle-1";
 /// printf handle-1d.example.comnode | sha256sum
 const ATTACHMENT: &str = "csi-8dacb94c639d43bfcc0fe899bab694270688cf06886ffc2da50cbc124b5bcb11";
 
-/// Whoever attaches the volume when a pod is to have it, and detaches it when none is and
-/// the node says that it does not use it.
+/// Attaches the volume while a pod wants it. Detaches it once no pod wants it and the node no
+/// longer reports it as in use.
 #[derive(Default)]
 struct Controller {
     kubelet: Mutex<Option<Kubelet>>,
@@ -33,7 +32,7 @@ struct Controller {
 struct State {
     is_wanted: bool,
     is_attached: bool,
-    /// What was left on the node when it was detached.
+    /// State left on the node when the volume was detached.
     wrongs: Vec<String>,
 }
 
@@ -152,7 +151,7 @@ impl Case {
         gone(&kubelet, &on, "a").await;
         let is_over = || on.driver.left().is_empty() && !controller.state.lock().is_attached;
         until("everything to be given back", 900 * SECOND, is_over).await;
-        // Of what is pending it is not known that it is not done.
+        // After other faults the call may have taken effect; `Aborted` means that it is pending.
         let is_final = matches!(&self.fault, Fault::Fail(status) if status.code() != Code::Aborted);
         if !is_final {
             on.assert_undone("Stage", "Unstage");
@@ -181,7 +180,7 @@ impl Case {
 }
 
 impl Cluster {
-    /// What the driver was asked for last, it was asked to undo.
+    /// The last such call of the driver must have been followed by a call that undoes it.
     fn assert_undone(&self, done: &str, undone: &str) {
         let verbs = self.driver.verbs();
         let last = |of: &str| verbs.iter().rposition(|verb| *verb == of);
@@ -189,7 +188,7 @@ impl Cluster {
     }
 }
 
-/// Runs the cases of one call.
+/// Runs all cases of one call.
 async fn table(verb: &'static str) {
     for fault in [
         Fault::Fail(Status::internal("no")),

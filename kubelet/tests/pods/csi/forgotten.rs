@@ -1,5 +1,5 @@
-//! Drivers that do not know any more what they had, as they were killed before they wrote it
-//! down: nothing is left of their volumes, and nothing is forgotten that is still there.
+//! Drivers that lost their state because they were killed before they wrote it. The kubelet leaves
+//! nothing of their volumes behind, and keeps track of everything that still exists.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use tonic::Status;
 use super::{Cluster, claimed, claimed_device, gone};
 use crate::node::{Running, SECOND, until};
 
-/// A running pod with a volume that has data.
+/// A running pod with a volume that contains data.
 struct Setup {
     on: Cluster,
     kubelet: Running,
@@ -57,7 +57,7 @@ impl Setup {
         until("the call", 60 * SECOND, called).await;
     }
 
-    /// Waits until nothing is left of the pod and of what it shared.
+    /// Waits until nothing is left of the pod or of the volume's staging.
     async fn until_nothing_is_left(&self) {
         gone(&self.kubelet, &self.on, "a").await;
         let device = match self.is_device {
@@ -70,7 +70,7 @@ impl Setup {
         assert_eq!(fs::read_to_string(data).unwrap(), "all of it");
     }
 
-    /// Where something is mounted below the kubelet's directory.
+    /// The mount points below the kubelet's directory.
     fn mounts(&self) -> Vec<String> {
         let root = self.on.path("").display().to_string();
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -86,7 +86,8 @@ async fn a_volume_that_its_driver_has_deleted_is_given_back() {
         for is_device in [false, true] {
             println!("{verb}, device: {is_device}");
             let setup = Setup::new(is_device).await;
-            // It is gone by then, as an ephemeral one is after it was unpublished.
+            // The first call deletes the volume but its answer is lost; ephemeral volumes are
+            // deleted like this when they are unpublished.
             setup.on.driver.fault(verb, Fault::LoseAnswer);
             setup.remove_pod().await;
             setup.until_called(verb).await;
@@ -149,7 +150,7 @@ async fn a_volume_that_the_storage_does_not_have_is_waited_for() {
         .await;
         sleep(60 * SECOND).await;
         assert_eq!(kubelet.phase("a"), "Pending");
-        // Nothing was staged, and nothing is to be given back.
+        // Nothing was staged, so there is nothing to undo.
         kubelet.remove(pod("a")).await;
         gone(&kubelet, &on, "a").await;
         assert_eq!(on.driver.left(), [""; 0]);

@@ -1,4 +1,4 @@
-//! Volumes that were given more: what their claims are told of it.
+//! Volume expansion on the node, and the status of the claims.
 
 use cri_proto::csi::v1::node_service_capability::rpc::Type as Capability;
 use kubelet_api_client::events::{EventQueue, EventRecorder};
@@ -36,7 +36,7 @@ fn put(on: &Cluster, capacity: &str, mode: &str, status: Value) {
     on.objects.put("persistentvolumeclaim", claim);
 }
 
-/// The status of a claim for which it is this node's turn.
+/// The status of a claim whose volume this node must expand.
 fn ours() -> Value {
     json!({
         "capacity": {"storage": "1Gi"},
@@ -64,7 +64,7 @@ fn expansions(on: &Cluster) -> usize {
     verbs.iter().filter(|verb| **verb == "Expand").count()
 }
 
-/// How often it was told that a volume grew.
+/// The number of events that report a successful expansion.
 fn successes(queue: &mut EventQueue) -> usize {
     std::iter::from_fn(|| queue.try_recv().ok())
         .filter(|event| event.reason.as_deref() == Some("FileSystemResizeSuccessful"))
@@ -102,7 +102,7 @@ async fn the_claim_is_told_that_its_volume_grew() {
     sleep(200 * SECOND).await;
     assert_eq!((expansions(&on), successes(&mut events)), (1, 0));
 
-    // Once more, while it is used.
+    // The volume grows again while it is in use.
     let mut more = ours();
     more["capacity"] = json!({"storage": "2Gi"});
     more["allocatedResources"] = json!({"storage": "3Gi"});
@@ -212,7 +212,7 @@ async fn a_volume_of_many_nodes_grows_on_each() {
     kubelet.until_phase("a", "Running", 60 * SECOND).await;
     kubelet.add(claimed("b")).await;
     kubelet.until_phase("b", "Running", 60 * SECOND).await;
-    // Another node was faster.
+    // Another node has already updated the claim.
     let known = json!({
         "capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "2Gi"}
     });

@@ -1,4 +1,4 @@
-//! When drivers are asked for what, and what is left of a volume.
+//! The order of calls to drivers, and what remains of a volume.
 
 use std::{fs, path::Path};
 
@@ -88,7 +88,7 @@ async fn a_restart_asks_the_driver_for_nothing() {
     kubelet.until_phase("a", "Running", 60 * SECOND).await;
     kubelet.stop().await;
 
-    // The driver is away for a while.
+    // The driver is down for a while.
     drop(driver);
     let kubelet = on.node.start();
     kubelet.add(claimed("a")).await;
@@ -97,14 +97,14 @@ async fn a_restart_asks_the_driver_for_nothing() {
     assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
     assert_eq!(on.node.runtime.containers().len(), 1);
 
-    // Another pod finds it staged.
+    // The volume is staged already for another pod.
     let _driver = on.serve();
     kubelet.add(claimed("b")).await;
     kubelet.until_phase("b", "Running", 200 * SECOND).await;
     assert_eq!(on.driver.verbs(), ["Stage", "Publish", "Publish"]);
     kubelet.stop().await;
 
-    // One that went while no kubelet ran is given back by what is on disk.
+    // A pod that was removed while no kubelet ran is cleaned up from its files on disk.
     let kubelet = on.node.start();
     kubelet.add(claimed("a")).await;
     gone(&kubelet, &on, "b").await;
@@ -148,7 +148,7 @@ async fn a_pod_recovers_from_a_driver_that_fails() {
         verbs.len() > 2 && verbs.iter().all(|verb| *verb == "Stage"),
         "{verbs:?}"
     );
-    // The driver said that it did nothing, so that nothing is left.
+    // After a final error nothing is staged, so no files remain.
     let device = on.path("plugins/kubernetes.io/csi").join(DRIVER);
     assert_eq!(fs::read_dir(&device).unwrap().count(), 0);
     on.driver.clear_faults();
@@ -158,7 +158,7 @@ async fn a_pod_recovers_from_a_driver_that_fails() {
         on.driver.verbs().contains(&"Publish")
     })
     .await;
-    // It may have done it, or half of it.
+    // The driver may have published the volume, perhaps in part.
     kubelet.remove(claimed("a")).await;
     gone(&kubelet, &on, "a").await;
     until("the unstaging", 300 * SECOND, || {
@@ -170,7 +170,7 @@ async fn a_pod_recovers_from_a_driver_that_fails() {
     kubelet.until_phase("b", "Running", 60 * SECOND).await;
 }
 
-/// What the driver was asked for after it was last asked for `verb`.
+/// The calls after the last call of `verb`.
 fn after_last(on: &Cluster, verb: &str) -> Vec<&'static str> {
     let verbs = on.driver.verbs();
     let last = verbs.iter().rposition(|asked| *asked == verb);
@@ -189,7 +189,7 @@ async fn what_was_being_given_back_is_asked_for_anew() {
         }
         kubelet.add(pod.clone()).await;
         kubelet.until_phase(&name, "Running", 60 * SECOND).await;
-        // Whoever does not answer may still be at it.
+        // After `Unavailable` the driver may still be executing the call.
         on.driver.fail("Unpublish", Status::unavailable("wait"));
         kubelet.remove(pod.clone()).await;
         until("an unpublishing", 60 * SECOND, || {

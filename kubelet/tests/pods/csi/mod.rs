@@ -1,4 +1,4 @@
-//! Volumes of CSI drivers: what the drivers are asked for, and what pods get.
+//! CSI volumes: the calls to drivers and the volumes in pods.
 
 mod access;
 mod faults;
@@ -31,7 +31,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster with a claim `data` of the volume `pv`, whose driver needs nothing.
+    /// A cluster with a claim `data` bound to the volume `pv`, whose driver needs no attachment.
     fn new() -> Self {
         let objects = Arc::<MemoryObjects>::default();
         let mut node = Node::new();
@@ -51,8 +51,8 @@ impl Cluster {
         self.objects.put("csidriver", object);
     }
 
-    /// Puts the volume, with `more` laid over its spec, and the claim that knows of so
-    /// much capacity.
+    /// Creates the volume, with `more` merged into its spec, and its claim with the capacity
+    /// `known`.
     fn put_volume(&self, more: Value, known: &str) {
         let mut volume = json!({
             "metadata": {"name": "pv"},
@@ -89,7 +89,7 @@ impl Cluster {
         self.driver.serve(&registration, &endpoint).unwrap()
     }
 
-    /// Directory of what the pods of `pv` share.
+    /// The staging directory that the pods of `pv` share.
     fn staging(&self) -> PathBuf {
         let driver = self.path("plugins/kubernetes.io/csi").join(DRIVER);
         driver.join(HASH)
@@ -138,13 +138,13 @@ fn claimed(name: &str) -> Pod {
     claimed_with(name, json!({}))
 }
 
-/// A pod with the claim, whose UID is its name.
+/// A pod with the claim; its name is also its UID.
 fn claimed_with(name: &str, more: Value) -> Pod {
     let claim = json!({"persistentVolumeClaim": {"claimName": "data"}});
     pod(name, name, with(claim, more))
 }
 
-/// A pod with the claim as a device, whose UID is its name.
+/// A pod with the claim as a block device; its name is also its UID.
 fn claimed_device(name: &str) -> Pod {
     let containers = json!({"containers": [{
         "name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent",

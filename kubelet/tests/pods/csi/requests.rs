@@ -1,4 +1,4 @@
-//! What drivers are told, by kind of volume and by what they can do.
+//! The requests to drivers, by kind of volume and by the drivers' capabilities.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -90,7 +90,7 @@ async fn a_volume_that_must_be_attached_is_waited_for() {
     sleep(10 * SECOND).await;
     assert_eq!(kubelet.waiting("a"), "ContainerCreating");
     assert_eq!(on.driver.verbs(), [""; 0]);
-    // By this the controller knows that it must not detach it.
+    // This tells the controller not to detach the volume.
     let in_use = Some(vec![volume.to_owned()]);
     assert_eq!(kubelet.kubelet.volumes_in_use(), in_use);
     // printf handle-1d.example.comnode | sha256sum
@@ -121,7 +121,7 @@ async fn a_volume_that_must_be_attached_is_waited_for() {
     assert_eq!(on.publishes()[0].publish_context["device"], "sdx");
     kubelet.stop().await;
 
-    // The next kubelet finds it, before its pod is heard of.
+    // The next kubelet reports it as in use before it receives the pod.
     let kubelet = on.node.start();
     until("what is on disk", 60 * SECOND, || {
         kubelet.kubelet.volumes_in_use() == in_use
@@ -171,7 +171,7 @@ async fn a_volume_is_published_anew_where_its_driver_asks_for_that() {
     kubelet.until_phase("a", "Running", 60 * SECOND).await;
     until("more publishes", 300 * SECOND, || on.publishes().len() > 2).await;
     assert_eq!(on.stages().len(), 1);
-    // One that fails is no harm to the pod.
+    // A failed call does not affect the pod.
     on.driver.fail("Publish", Status::internal("not now"));
     let before = on.publishes().len();
     until("one that fails", 300 * SECOND, || {

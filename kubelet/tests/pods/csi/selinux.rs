@@ -1,4 +1,4 @@
-//! Labels of volumes on a node with SELinux.
+//! SELinux labels of volumes.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ use crate::node::{Running, SECOND};
 
 const LABEL: &str = "system_u:object_r:container_file_t";
 
-/// A cluster whose volume is for one pod, and of a driver that mounts with labels.
+/// A cluster with a volume for a single pod, whose driver supports mounts with SELinux contexts.
 fn cluster() -> Cluster {
     let on = Cluster::new();
     on.put_driver(json!({"attachRequired": false, "seLinuxMount": true}));
@@ -21,7 +21,7 @@ fn cluster() -> Cluster {
     on
 }
 
-/// Starts a kubelet on a node with SELinux, where nothing has labels below these paths.
+/// Starts a kubelet on a node with SELinux; the file systems at `unlabelled` have no labels.
 fn start(on: &Cluster, unlabelled: &[&Path]) -> Running {
     let root = on.node.dir.path().join("root");
     let mut mounts = "22 1 8:1 / / rw - xfs /dev/a rw,seclabel\n\
@@ -56,7 +56,7 @@ fn flags(capability: Option<VolumeCapability>) -> Vec<String> {
     }
 }
 
-/// Which of its mounts the runtime was to relabel for the pod's last container.
+/// The mounts of the pod's last container that the runtime must relabel.
 fn relabelled(on: &Cluster) -> Vec<String> {
     let containers = on.node.runtime.containers();
     let newest = containers.into_iter().max_by_key(|c| c.created_at).unwrap();
@@ -97,13 +97,13 @@ async fn a_volume_of_one_pod_is_mounted_with_its_label_and_then_with_the_next_on
         assert_eq!(flags(stage), expected);
         assert_eq!(flags(publish), expected);
     }
-    // As upstream writes it, and reads it after a restart.
+    // The format is upstream's; the file is read after a restart.
     let data = fs::read_to_string(on.staging().join("vol_data.json")).unwrap();
     let data: Value = serde_json::from_str(&data).unwrap();
     assert_eq!(data["seLinuxMountContext"], format!("{LABEL}:s0:c3"));
     kubelet.stop().await;
 
-    // The next kubelet knows by it what the volume is mounted with.
+    // The next kubelet reads the mount's context from the file.
     let kubelet = start(&on, &[]);
     kubelet.add(claimed_with("b", of_level("s0:c3"))).await;
     kubelet.until_phase("b", "Running", 60 * SECOND).await;
@@ -135,7 +135,7 @@ async fn the_runtime_relabels_what_has_labels() {
         assert_eq!(flags(on.stages()[0].volume_capability.clone()), ["noatime"]);
         let found = relabelled(&on);
         assert_eq!(found.contains(&"/v".to_owned()), expected, "{found:?}");
-        // The kubelet's own files as well.
+        // The kubelet's own files are relabelled too.
         assert!(found.contains(&"/etc/hosts".to_owned()), "{found:?}");
         kubelet.stop().await;
     }

@@ -1,4 +1,4 @@
-//! How long what ended waits to be started again.
+//! The back-off of restarts.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use super::History;
 use crate::pods;
 
-/// The first delay, as upstream; each further one is twice the last.
+/// The first delay, as upstream; it doubles with each restart.
 const BASE: Duration = Duration::from_secs(10);
-/// After having run for so long it is the first again, as upstream. A start may have been
-/// begun some time before it was asked for: pulls come first.
+/// The back-off resets after a container ran for this long, as upstream. The restart may have begun
+/// some time before the runtime was asked for it, because the image pull comes first.
 const RESET: Duration = Duration::from_secs(600 - 120);
-/// From the end of a container to its sync: an event is read after 10 ms; where none comes,
-/// the runtime is listed every second. Nothing else takes any time while nothing fails.
+/// From a container's exit to the sync: an event is read after 10 ms; without events, the relist
+/// comes every second. Without faults nothing else takes time.
 const PROMPT: Duration = Duration::from_millis(1100);
 
 pub fn problem(history: &History<'_>) -> Option<String> {
@@ -34,8 +34,8 @@ pub fn problem(history: &History<'_>) -> Option<String> {
                 && last.image == next.image
                 && history.is_unbroken(*before, *again);
             if is_same && last.stops().next().is_some() {
-                // What is stopped to be started again has not ended when that is decided: as
-                // upstream, it waits for nothing.
+                // A container that the kubelet stops in order to restart it has not exited yet at
+                // that decision, so it has no back-off, as upstream.
                 return None;
             }
             restarts = if is_same { restarts + 1 } else { 0 };
@@ -60,7 +60,7 @@ pub fn problem(history: &History<'_>) -> Option<String> {
     })
 }
 
-/// The least delay before the n-th restart in a row. Attempts that failed lengthen it.
+/// The least delay before the n-th consecutive restart. Failed attempts lengthen it.
 fn delay(history: &History<'_>, restarts: u32) -> Duration {
     let longest = history.simulation.node.options.max_container_restart_period;
     match restarts {

@@ -1,4 +1,4 @@
-//! How containers end: within the time that they have, and in which order.
+//! How containers terminate: grace periods and order.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use super::History;
 use crate::{pods::is_sidecar, subject::Deed};
 
-/// The least that every container gets, as upstream.
+/// The minimum of each container, as upstream.
 const MINIMUM: Duration = Duration::from_secs(2);
-/// What pods get that no source has, as upstream.
+/// The grace period of orphaned pods, as upstream.
 const OF_ORPHANS: Duration = Duration::from_secs(1);
-/// Longer than any pod takes to end.
+/// Longer than any pod takes to terminate.
 const LONGEST: Duration = Duration::from_secs(15);
-/// The least that a whole pod gets, as upstream.
+/// The minimum of a whole pod, as upstream.
 const MINIMUM_OF_POD: Duration = Duration::from_secs(1);
 pub fn problem(history: &History<'_>) -> Option<String> {
     history.lives.iter().find_map(|life| {
@@ -24,20 +24,20 @@ pub fn problem(history: &History<'_>) -> Option<String> {
     })
 }
 
-/// Nothing is ended with its sandbox, or removed, that was not told to end before.
+/// No container ends with its sandbox or is removed without having been stopped before.
 fn by_force(life: &Life) -> Option<String> {
     let (_, end, _) = life.ended()?;
     let is_told = life.stops().next().is_some();
     let allowed = match end {
         End::Itself | End::Stop => true,
-        // Where its stop failed, as upstream.
+        // After its own stop failed, as upstream.
         End::SandboxStop => is_told,
         End::Removal => false,
     };
     (!allowed).then(|| format!("attempt {} of {}: {end:?}", life.attempt, life.name))
 }
 
-/// The grace periods that may hold for the pod at a time.
+/// The grace periods that may apply to the pod at a time.
 fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
     let subject = history.subject;
     let seconds = |seconds: i64| Duration::from_secs(seconds.unsigned_abs());
@@ -54,7 +54,7 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
             of_before.into_iter().chain([of_deletion]).collect()
         }
     };
-    // A kubelet that never heard of the pod ends it as nobody's.
+    // To a kubelet that never received the pod, it is an orphan.
     if let Some(removed) = subject.done(Deed::Removed, first, at)
         && history.kubelet_died(removed, at)
     {
@@ -66,7 +66,8 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
     graces
 }
 
-/// Whether the pod was ending when it was marked for deletion, which gives it no more time.
+/// Whether the pod was terminating when it was marked for deletion; a deletion does not prolong the
+/// grace period.
 fn was_ending(history: &History<'_>, deleted: Instant) -> bool {
     let subject = history.subject;
     let removed = subject.done(Deed::Removed, subject.deeds[0].0, deleted);
@@ -74,17 +75,17 @@ fn was_ending(history: &History<'_>, deleted: Instant) -> bool {
     removed.is_some() || stops.any(|(at, _)| at <= deleted && deleted < at + LONGEST)
 }
 
-/// What is left of a time, as it is given to the runtime.
+/// The remaining time as the runtime gets it: whole seconds, rounded up, at least [`MINIMUM`].
 fn left(deadline: Instant, at: Instant) -> Duration {
     let left = deadline.saturating_duration_since(at);
     let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
     Duration::from_secs(seconds).max(MINIMUM)
 }
 
-/// Each stop allows what is left of the grace period, counted from the first.
+/// The timeout of each stop is the rest of the grace period since the first stop.
 fn timeouts(history: &History<'_>, life: &Life) -> Option<String> {
     let (_, container) = history.subject.container(&life.name)?;
-    // The time of a sidecar begins with that of those it waits for.
+    // A sidecar's grace period starts with that of the containers it waits for.
     let begins: Vec<Instant> = history
         .lives
         .iter()
@@ -93,7 +94,7 @@ fn timeouts(history: &History<'_>, life: &Life) -> Option<String> {
         .collect();
     let mut known: Option<(Instant, Instant)> = None;
     for (at, timeout) in life.stops() {
-        // A kubelet does not know what another one began.
+        // The kubelet does not know what an earlier one began.
         let deadline = known.filter(|(since, _)| !history.kubelet_died(*since, at));
         let deadline = deadline.map(|(_, deadline)| deadline);
         let allowed = graces(history, at).into_iter().flat_map(|grace| {
@@ -124,8 +125,8 @@ fn timeouts(history: &History<'_>, life: &Life) -> Option<String> {
     None
 }
 
-/// Sidecars of a pod that is to end wait for the containers, and for later sidecars, as long
-/// as there is time.
+/// Sidecars of a terminating pod wait for the containers and later sidecars while the grace period
+/// lasts.
 fn out_of_turn(history: &History<'_>, life: &Life) -> Option<String> {
     let subject = history.subject;
     let (place, container) = subject.container(&life.name)?;
@@ -143,15 +144,15 @@ fn out_of_turn(history: &History<'_>, life: &Life) -> Option<String> {
     let grace = graces(history, at).into_iter().min()?.max(MINIMUM_OF_POD);
     let others = history.lives.iter().filter(|other| other.id != life.id);
     let stops = others.flat_map(|other| other.stops());
-    // The time of all begins with that of the first; that another one was told shows that the
-    // whole pod ends.
+    // The grace period of all containers starts with the first stop. A stop of another container
+    // shows that the whole pod terminates.
     let began = stops
         .map(|(at, _)| at)
         .filter(|stop| asked <= *stop && *stop <= at)
         .min()?;
     history.lives.iter().find_map(|other| {
         let (after, container) = subject.container(&other.name)?;
-        // What initialises the pod is not waited for.
+        // Sidecars do not wait for other init containers.
         let serves = after > place && (after >= subject.init_containers() || is_sidecar(container));
         let runs_on = other.ran_at(at) && other.ended().is_none_or(|(ended, ..)| ended > at);
         let is_early = at < began + grace;

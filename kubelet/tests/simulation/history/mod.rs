@@ -1,4 +1,4 @@
-//! What must hold of all that ever happened to the containers of a run, whatever the faults.
+//! Invariants of the containers' history, which hold despite all faults.
 
 mod back_off;
 mod endings;
@@ -15,38 +15,38 @@ use crate::{
     subject::{Deed, Subject},
 };
 
-/// How long the runtime may seem to be down after it began to fail all calls: it is asked every
-/// five seconds, and fails eight times at most.
+/// The longest time that the runtime may seem down after it began to fail all calls: its status is
+/// read every five seconds, and fails eight times at most.
 const OUTAGE: Duration = Duration::from_secs(120);
 
-/// What happened to one pod.
+/// The history of one pod.
 struct History<'a> {
     simulation: &'a Simulation,
     subject: &'a Subject,
-    /// Its containers, the oldest first.
+    /// Its containers, oldest first.
     lives: Vec<&'a Life>,
 }
 
 impl<'a> History<'a> {
-    /// The containers of one name, the oldest first.
+    /// The containers of one name, oldest first.
     fn of(&self, name: &str) -> impl Iterator<Item = &'a Life> {
         let lives = self.lives.iter().copied();
         lives.filter(move |life| life.name == name)
     }
 
-    /// Whether both containers are of one life of the pod, under one kubelet.
+    /// Whether the pod was not removed and no kubelet was killed in a period.
     fn is_unbroken(&self, from: Instant, to: Instant) -> bool {
         self.subject.done(Deed::Removed, from, to).is_none() && !self.kubelet_died(from, to)
     }
 
-    /// Whether a kubelet was killed in a time.
+    /// Whether a kubelet was killed in a period.
     fn kubelet_died(&self, from: Instant, to: Instant) -> bool {
         let mut kills = self.simulation.kills.iter();
         kills.any(|kill| from <= *kill && *kill <= to)
     }
 
-    /// Whether the kubelet may have taken no updates at a time, because its runtime seemed to
-    /// be down: it tells nothing for 30 s then. Nor may it hear of what happens at an API server
+    /// Whether the kubelet may have received no updates at a time: it accepts none while its
+    /// runtime seems down, which it notices only after 30 s, and receives none from an API server
     /// that fails.
     fn is_unheard(&self, at: Instant) -> bool {
         let cluster = self.simulation.node.cluster.as_ref();
@@ -55,14 +55,14 @@ impl<'a> History<'a> {
         fails || outages.any(|outage| *outage <= at && at <= *outage + OUTAGE)
     }
 
-    /// Whether nothing failed or was disturbed in a time, and had not for long.
+    /// Whether a period was calm: no fault or disturbance, and recovery from earlier ones complete.
     fn is_calm(&self, from: Instant, to: Instant) -> bool {
         let contains = |calm: &Range<Instant>| calm.start <= from && to <= calm.end;
         self.simulation.calm.iter().any(contains)
     }
 }
 
-/// The first thing that should not have happened.
+/// The first violation of an invariant.
 pub fn problem(simulation: &Simulation) -> Option<String> {
     let lives = simulation.node.runtime.lives();
     let mut by_pod: BTreeMap<&str, Vec<&Life>> = BTreeMap::new();
@@ -84,7 +84,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
     })
 }
 
-/// All that happened to a pod, for people.
+/// The history of a pod, for people.
 pub fn told(simulation: &Simulation, subject: &Subject) -> String {
     let begun = simulation.node.trace.begun();
     let mut told = simulation.node.trace.about(&subject.uid);

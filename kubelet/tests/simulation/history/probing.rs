@@ -1,4 +1,4 @@
-//! When probes run.
+//! The timing of probes.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use tokio::time::Instant;
 use super::History;
 use crate::pods;
 
-/// How often what fails to run is tried at once, as upstream.
+/// Attempts of a probe that fails or cannot run, as upstream.
 const TRIES: usize = 3;
 
-/// One probe that was run.
+/// One run of a probe.
 struct Run<'a> {
     /// Id of the container.
     id: &'a str,
     at: Instant,
-    /// How often it was tried.
+    /// The number of attempts.
     tries: usize,
-    /// What it found, where it was answered at once.
+    /// The exit code, if the run took no time.
     found: Option<i32>,
 }
 
@@ -38,7 +38,7 @@ pub fn problem(history: &History<'_>) -> Option<String> {
     })
 }
 
-/// No probe runs more often than in its period, and none less often while nothing keeps it.
+/// No probe runs more often than its period, nor less often while nothing delays it.
 fn periods(history: &History<'_>, name: &str, probe: &Probe, is_readiness: bool) -> Option<String> {
     let command = probe.exec.as_ref()?.command.clone()?;
     let period = Duration::from_secs(probe.period_seconds?.unsigned_abs().into());
@@ -53,7 +53,7 @@ fn periods(history: &History<'_>, name: &str, probe: &Probe, is_readiness: bool)
             run.tries
         ));
     }
-    // What took its time is followed by a probe at once, and that by one in time again.
+    // A probe follows a slow one immediately, and the next one is on time again.
     runs.windows(3).find_map(|three| {
         let [before, run, next] = three else {
             return None;
@@ -62,7 +62,7 @@ fn periods(history: &History<'_>, name: &str, probe: &Probe, is_readiness: bool)
             return None;
         }
         let (_, found) = (before.found?, run.found?);
-        // What is not ready yet is looked at whenever its pod is.
+        // A container that is not ready is also probed at each new pod status.
         let is_early = next.at - run.at < period && !(is_readiness && found != 0);
         let due = run.at + period;
         let is_late = next.at > due && history.is_calm(before.at, due);
@@ -75,7 +75,7 @@ fn periods(history: &History<'_>, name: &str, probe: &Probe, is_readiness: bool)
     })
 }
 
-/// The probes of one container with a command.
+/// The runs of a command in one container.
 fn runs<'a>(life: &'a Life, command: &[String]) -> Vec<Run<'a>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for (at, event) in &life.events {

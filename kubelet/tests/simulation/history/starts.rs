@@ -1,4 +1,4 @@
-//! What is started, how often, and in which order.
+//! Which containers are started, how often, and in which order.
 
 use e2e::fake_runtime::{Event, Life};
 use k8s_openapi::api::core::v1::Container;
@@ -22,7 +22,7 @@ pub fn problem(history: &History<'_>) -> Option<String> {
             .and_then(|last| count(history, last, life).or_else(|| unused(history, last, life)));
         again.or_else(|| {
             let started = life.started()?;
-            // A container of another image is another one.
+            // A container with another image is a different one.
             let mut same = earlier().rev().take_while(|e| e.image == life.image);
             let twice = same.find_map(|e| run_again(history, place, container, e, life));
             twice.or_else(|| too_early(history, place, life, started))
@@ -30,7 +30,7 @@ pub fn problem(history: &History<'_>) -> Option<String> {
     })
 }
 
-/// How often a container is started again, as its policy has it.
+/// The restart policy of a container.
 enum Policy {
     Always,
     OnFailure,
@@ -46,8 +46,8 @@ fn policy(history: &History<'_>, container: &Container) -> Policy {
     }
 }
 
-/// What ended for good is not run again: a job that is done, a container that is to run once,
-/// and what has initialised the sandbox.
+/// A container that ended for good is not run again: a completed job, a container with restart
+/// policy `Never`, or an init container that succeeded in the sandbox.
 fn run_again(
     history: &History<'_>,
     place: usize,
@@ -56,14 +56,14 @@ fn run_again(
     later: &Life,
 ) -> Option<String> {
     let (begun, again) = (earlier.started()?, later.started()?);
-    // A pod that came back begins anew.
+    // A pod that came back starts from the beginning.
     if history.subject.done(Deed::Removed, begun, again).is_some() {
         return None;
     }
     let code = earlier.ended().map(|(.., code)| code);
     let initialises = place < history.subject.init_containers() && !is_sidecar(container);
     if initialises && earlier.sandbox_id != later.sandbox_id {
-        // Every sandbox is initialised.
+        // The init containers run again in each new sandbox.
         return None;
     }
     let for_good = match policy(history, container) {
@@ -79,7 +79,7 @@ fn run_again(
     })
 }
 
-/// Each creation is one attempt more, of what is not initialised anew.
+/// Each creation increments the attempt, except of init containers in a new sandbox.
 fn count(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
     let (from, to) = (last.events[0].0, next.events[0].0);
     let (place, _) = history.subject.container(&next.name)?;
@@ -94,7 +94,8 @@ fn count(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
     })
 }
 
-/// Nothing is created to be left, unless its start failed or nobody knew of it.
+/// The kubelet starts each container that it created, unless it never learned of the creation. A
+/// failed start counts.
 fn unused(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
     let (from, to) = (last.events[0].0, next.events[0].0);
     let is_used = last.has(&Event::StartAsked) || !last.has(&Event::Told);
@@ -107,8 +108,8 @@ fn unused(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
     })
 }
 
-/// What comes before a container in its pod comes first: what initialises the pod succeeded
-/// in the sandbox, and sidecars began there, and had started as their probes say.
+/// Everything that precedes a container in its pod precedes its start: init containers succeeded in
+/// the same sandbox, and sidecars were started there and passed their startup probes.
 fn too_early(history: &History<'_>, place: usize, life: &Life, at: Instant) -> Option<String> {
     let subject = history.subject;
     let init = subject.spec().init_containers.iter().flatten();
