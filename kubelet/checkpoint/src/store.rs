@@ -7,12 +7,13 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 
+use kubelet_host::files;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -32,8 +33,6 @@ const SUM: &str = "sha256";
 const MAC: &str = "hmac-sha256";
 /// Mode bits of a directory that group or others can write to.
 const OTHERS_WRITE: u32 = 0o022;
-/// Name of a file while it is written; no object can have this name.
-const NEW: &str = ".new";
 /// Maximum size of a file in bytes. No object of the API server is as large.
 const FILE_LIMIT: u64 = 4 << 20;
 /// Maximum size of all files in bytes.
@@ -391,8 +390,8 @@ fn names(dir: &Path) -> Vec<(String, fs::Metadata)> {
 /// Adds the files of a directory to `sizes`, and removes an incomplete one.
 fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64>) {
     for (name, metadata) in names(dir) {
-        if name == NEW {
-            let path = dir.join(NEW);
+        if files::is_temporary(&name) {
+            let path = dir.join(&name);
             if let Err(error) = fs::remove_file(&path) {
                 passed_over(&path, &error);
             }
@@ -408,26 +407,7 @@ fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_dir(dir)?;
-    let new = dir.join(NEW);
-    let written = write_new(&new, bytes).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        // The rest is never read.
-        let _ = fs::remove_file(&new);
-    }
-    written?;
-    sync_dir(dir)
-}
-
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let mut options = OpenOptions::new();
-    options.create_new(true).write(true).mode(0o600);
-    let mut file = options.open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    files::replace_now(path, bytes, 0o600)
 }
 
 /// Creates a directory and its parents, for the owner alone.

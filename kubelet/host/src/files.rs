@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::repeatable::blocking;
@@ -36,26 +36,67 @@ pub async fn replace(path: &Path, contents: impl Into<Vec<u8>>, mode: u32) -> io
 /// Replaces a file atomically and durably: after a crash or a loss of power the path holds
 /// either the old contents or the new. Missing directories are created.
 pub fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    replace_with(path, contents, mode, Sync::Yes)
+}
+
+/// Replaces a file atomically: after a crash of this process the path holds either the old
+/// contents or the new. After a loss of power it may hold neither. Missing directories are
+/// created.
+pub fn replace_unsynced_now(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    replace_with(path, contents, mode, Sync::No)
+}
+
+/// The temporary file of a replacement of `path`.
+pub fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Shorter than the longest name that file systems take.
+    let stem: String = name.chars().take(50).collect();
+    path.with_file_name(format!(".{stem}.tmp"))
+}
+
+/// Whether a file of this name is the temporary one of a replacement that was interrupted.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(".tmp")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    Yes,
+    No,
+}
+
+fn replace_with(path: &Path, contents: &[u8], mode: u32, sync: Sync) -> io::Result<()> {
     let dir = path.parent().unwrap_or_else(|| Path::new("/"));
     let mut dirs = fs::DirBuilder::new();
     dirs.recursive(true).mode(0o755);
     dirs.create(dir)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = dir.join(format!(".{name}.tmp"));
+    let temporary = temporary(path);
     // A temporary file left by another write has its own mode, and may be open elsewhere.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = fs::OpenOptions::new()
-        .create_new(true)
-        .write(true)
-        .mode(mode)
-        .open(&temporary)?;
+    let replaced =
+        write_new(&temporary, contents, mode, sync).and_then(|()| fs::rename(&temporary, path));
+    if replaced.is_err() {
+        // A full disk needs the room; what is left is never read.
+        let _ = fs::remove_file(&temporary);
+    }
+    replaced?;
+    match sync {
+        Sync::Yes => fs::File::open(dir)?.sync_all(),
+        Sync::No => Ok(()),
+    }
+}
+
+fn write_new(path: &Path, contents: &[u8], mode: u32, sync: Sync) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.create_new(true).write(true).mode(mode).open(path)?;
     file.write_all(contents)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    fs::File::open(dir)?.sync_all()
+    match sync {
+        Sync::Yes => file.sync_all(),
+        Sync::No => Ok(()),
+    }
 }
 
 /// [`fs::create_dir_all`].
@@ -114,5 +155,23 @@ mod tests {
         replace_now(&path, b"another", 0o600).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "another");
         assert!(!elsewhere.exists());
+    }
+
+    #[test]
+    fn a_replacement_that_fails_leaves_the_old_contents_and_no_temporary_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("taken");
+        fs::create_dir(&path).unwrap();
+        for replace in [replace_now, replace_unsynced_now] {
+            replace(&path, b"new", 0o600).unwrap_err();
+            let left = fs::read_dir(dir.path()).unwrap();
+            let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(left, ["taken"]);
+        }
+        assert!(is_temporary(".taken.tmp") && !is_temporary("taken"));
+        // As long as a name may be.
+        let long = dir.path().join("x".repeat(255));
+        replace_now(&long, b"new", 0o600).unwrap();
+        assert_eq!(fs::read_to_string(long).unwrap(), "new");
     }
 }

@@ -220,7 +220,7 @@ fn what_is_odd_is_passed_over() {
     let (pod, map) = (entry(Kind::Pod, "a"), entry(Kind::ConfigMap, "a"));
     setup.store.write(&map, b"{}").unwrap();
     fs::write(setup.store.dir().join("pods"), "").unwrap();
-    let new = setup.path(&map).with_file_name(NEW);
+    let new = files::temporary(&setup.path(&map));
     fs::create_dir(&new).unwrap();
     fs::write(setup.store.dir().join("what-is-this"), "").unwrap();
     let next = setup.reopened(Some(1));
@@ -237,7 +237,7 @@ fn a_write_that_was_cut_leaves_what_was_there() {
     let setup = Setup::new();
     let pod = entry(Kind::Pod, "a");
     setup.store.write(&pod, b"whole").unwrap();
-    let new = setup.path(&pod).with_file_name(NEW);
+    let new = files::temporary(&setup.path(&pod));
     fs::write(&new, b"ha").unwrap();
     let next = setup.reopened(Some(1));
     assert_eq!(next.entries(), std::slice::from_ref(&pod));
@@ -281,7 +281,7 @@ fn a_file_is_no_larger_than_it_may_be() {
     }
     // A larger file from elsewhere is not read into memory.
     let path = setup.path(&map);
-    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len((4 << 20) + 1).unwrap();
     let why = format!(
         "{} is corrupt: it is larger than any that was written",

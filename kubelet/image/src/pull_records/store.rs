@@ -2,12 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
+use kubelet_host::files;
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -16,6 +17,7 @@ use tracing::warn;
 use super::record::{ImagePullCredentials, ImagePullIntent, ImagePulledRecord};
 
 const PREFIX: &str = "sha256-";
+/// Of the files that upstream's kubelet was writing.
 const TEMPORARY: &str = ".tmp";
 
 /// The directories of the records.
@@ -195,25 +197,11 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// Writes a file atomically.
+/// Writes a file atomically and durably: an image whose record was lost would look preloaded, and
+/// every pod may use those.
 fn write(dir: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let temporary = dir.join(format!("{name}{TEMPORARY}"));
-    let mut file = OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    let written = serde_json::to_vec(content)
-        .map_err(io::Error::from)
-        .and_then(|json| file.write_all(&json))
-        .and_then(|()| fs::rename(&temporary, dir.join(name)));
-    if written.is_err() {
-        // Temporary files are never read, so one may stay behind.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    files::replace_now(&dir.join(name), &serde_json::to_vec(content)?, 0o600)
 }
 
 fn remove(path: &Path) -> io::Result<()> {

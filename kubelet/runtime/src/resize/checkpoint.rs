@@ -9,7 +9,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
-use kubelet_host::repeatable::blocking;
+use kubelet_host::{files, repeatable::blocking};
 use kubelet_pod_spec::identity::PodUid;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -37,7 +37,7 @@ pub(super) struct Checkpoint {
 pub(super) enum Writing {
     /// Not synced: the file survives a restart of the kubelet, but possibly not one of the machine.
     Quick,
-    /// Synced before it replaces the previous file.
+    /// Synced: the file survives a crash and a power failure.
     Durable,
 }
 
@@ -86,13 +86,11 @@ fn write_in(pod_dir: &Path, checkpoint: &Checkpoint, writing: Writing) -> io::Re
     // Other users of the node must not access a pod's directory.
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o750).create(pod_dir)?;
-    let new = pod_dir.join(format!("{FILE}.new"));
-    let file = fs::File::create(&new)?;
-    serde_json::to_writer(&file, checkpoint)?;
-    if writing == Writing::Durable {
-        file.sync_all()?;
+    let (path, json) = (pod_dir.join(FILE), serde_json::to_vec(checkpoint)?);
+    match writing {
+        Writing::Quick => files::replace_unsynced_now(&path, &json, 0o644),
+        Writing::Durable => files::replace_now(&path, &json, 0o644),
     }
-    fs::rename(new, pod_dir.join(FILE))
 }
 
 #[cfg(test)]

@@ -8,22 +8,19 @@ mod subordinate_ids;
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use cri_proto::runtime::v1::{IdMapping, NamespaceMode, UserNamespace};
-use kubelet_host::repeatable::blocking;
+use kubelet_host::{files, repeatable::blocking};
 use serde::{Deserialize, Serialize};
 
 use self::subordinate_ids::{IdRange, RangeError};
 
 /// Name of the file in the pod's directory.
 const FILE: &str = "userns";
-/// Name of the file while it is written.
-const NEW_FILE: &str = "userns.new";
 
 /// Why a pod has no user namespace.
 #[derive(Debug, thiserror::Error)]
@@ -230,20 +227,14 @@ fn taken(pods_dir: &Path) -> Result<BTreeSet<u32>, UserNamespaceError> {
 
 /// Writes the file atomically. It is on disk before the pod uses the range.
 fn write(pod_dir: &Path, mapping: Mapping) -> Result<(), UserNamespaceError> {
-    let (new, path) = (pod_dir.join(NEW_FILE), pod_dir.join(FILE));
+    let path = pod_dir.join(FILE);
     let mappings = Mappings {
         uid_mappings: vec![mapping],
         gid_mappings: vec![mapping],
     };
     let text = serde_json::to_string(&mappings).map_err(io::Error::from);
-    let mut file = File::create(&new).map_err(failed("create", &new))?;
-    text.and_then(|text| file.write_all(text.as_bytes()))
-        .and_then(|()| file.sync_all())
-        .map_err(failed("write", &new))?;
-    fs::rename(&new, &path).map_err(failed("write", &path))?;
-    File::open(pod_dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(failed("sync", pod_dir))
+    text.and_then(|text| files::replace_now(&path, text.as_bytes(), 0o644))
+        .map_err(failed("write", &path))
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> UserNamespaceError {

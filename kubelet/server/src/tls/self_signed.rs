@@ -2,14 +2,14 @@
 //! CA of its own whose key is discarded.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use kubelet_host::clock;
+use kubelet_host::{clock, files};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -62,8 +62,8 @@ pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedErr
         .create(dir)
         // The key comes last: a certificate without a key is created again.
         .and_then(|()| remove(&key))
-        .and_then(|()| write(&certificate, &certificate_pem, 0o644))
-        .and_then(|()| write(&key, &key_pem, 0o600));
+        .and_then(|()| files::replace_now(&certificate, certificate_pem.as_bytes(), 0o644))
+        .and_then(|()| files::replace_now(&key, key_pem.as_bytes(), 0o600));
     match kept {
         Ok(()) => Ok([certificate, key]),
         Err(source) => Err(SelfSignedError::Io {
@@ -127,19 +127,6 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let new = path.with_extension("new");
-    remove(&new)?;
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 #[cfg(test)]

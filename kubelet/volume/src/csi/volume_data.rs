@@ -2,21 +2,15 @@
 //! remove the volume when nothing else is known about it. It has upstream's keys, and a few that
 //! upstream ignores.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Write as _},
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
-use kubelet_host::mount_info;
+use kubelet_host::{files, mount_info};
 use serde::{Deserialize, Serialize};
 
 use super::source::unique_name;
 use crate::{VolumeError, mount};
 
 const FILE: &str = "vol_data.json";
-const NEW_FILE: &str = ".vol_data.json.new";
 /// Changes with each boot of the node.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -98,13 +92,9 @@ impl VolumeData {
     /// Writes the record atomically, even if the machine crashes.
     pub(super) fn save(&self, dir: &Path) -> Result<(), VolumeError> {
         let path = dir.join(FILE);
-        let new = dir.join(NEW_FILE);
         let failed = |error| VolumeError::io("write", &path, error);
         let text = serde_json::to_string(self).map_err(|error| failed(error.into()))?;
-        let mut file = fs::File::create(&new).map_err(failed)?;
-        file.write_all((text + "\n").as_bytes()).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
-        fs::rename(&new, &path).map_err(failed)
+        files::replace_now(&path, (text + "\n").as_bytes(), 0o644).map_err(failed)
     }
 
     /// Removes the record, the mount point, which the driver was asked to release, and their
@@ -115,8 +105,9 @@ impl VolumeData {
             return Err(VolumeError::io("remove", mount_point, busy));
         }
         mount::remove_mount_point(mount_point)?;
-        for file in [FILE, NEW_FILE] {
-            mount::remove_mount_point(&dir.join(file))?;
+        let file = dir.join(FILE);
+        for file in [files::temporary(&file), file] {
+            mount::remove_mount_point(&file)?;
         }
         mount::remove_mount_point(dir)
     }
