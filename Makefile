@@ -23,12 +23,13 @@ test:
 	$(TEST) --no-run
 	deploy/test.sh "$(TEST) --lib --bins --test '[a-o]*'" "$(TEST) --test '[!a-o]*'" "$(TEST) --doc"
 
-# Format, lints, and cycles between modules of a crate.
+# Format, lints, cycles between modules of a crate, and phrases that hide the subject.
 CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml))
 lint:
 	deploy/install.sh lint
 	cargo fmt --all --check
 	python3 tests/lint/module_cycles.py $(CRATES)
+	python3 tests/lint/words.py README.md CONTRIBUTING.md CHANGELOG.md docs $(CRATES)
 	cargo clippy --workspace --all-targets -- -D warnings
 
 # Licences, sources and bans; advisories need the network.

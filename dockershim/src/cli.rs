@@ -119,7 +119,7 @@ pub struct Cli {
     #[arg(long, value_name = "PATHS", default_value = "/opt/cni/bin")]
     pub cni_bin_dir: String,
 
-    /// Directory with CNI configurations, of which the first is used; for --network-plugin=cni
+    /// Directory with CNI configurations; the first is used; for --network-plugin=cni
     #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
     pub cni_conf_dir: String,
 

@@ -49,7 +49,7 @@ pub enum ProcessError {
     #[error("container {0} runs with an engine whose processes are not those of this machine")]
     Elsewhere(String),
     /// The pid belongs to a process outside the container.
-    #[error("process {pid} is none of container {container}")]
+    #[error("process {pid} does not belong to container {container}")]
     Foreign {
         /// The pid.
         pid: i64,
@@ -270,7 +270,10 @@ mod tests {
         assert!(matches!(own.open(ID, 8), Err(ProcessError::Ended(_))));
         assert!(matches!(own.open(ID, 0), Err(ProcessError::Ended(_))));
         let other = own.open("ffff", 7).unwrap_err();
-        assert_eq!(other.to_string(), "process 7 is none of container ffff");
+        assert_eq!(
+            other.to_string(),
+            "process 7 does not belong to container ffff"
+        );
         own.engine.set(false);
         let elsewhere = own.open(ID, 7);
         assert!(matches!(elsewhere, Err(ProcessError::Elsewhere(_))));

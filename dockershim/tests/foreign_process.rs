@@ -68,7 +68,10 @@ async fn no_plugin_enters_the_network_of_a_process_that_is_not_the_sandboxes() {
     let asked = fs::read_to_string(directory.path().join("asked")).unwrap_or_default();
     assert!(!asked.contains("/proc"), "{refused:?}: {asked}");
     let refused = refused.unwrap_err();
-    assert!(refused.contains("is none of container"), "{refused}");
+    assert!(
+        refused.contains("does not belong to container"),
+        "{refused}"
+    );
     assert!(engine.names().is_empty());
 }
 

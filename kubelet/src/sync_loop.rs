@@ -218,7 +218,7 @@ impl SyncLoop<'_> {
         } else {
             debug!(
                 mirror = full_name,
-                "a mirror pod of which there is no pod (yet)"
+                "a mirror pod without a static pod (yet)"
             );
         }
     }

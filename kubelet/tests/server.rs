@@ -402,7 +402,7 @@ async fn logs_are_read_from_the_running_kubelet() {
     assert_eq!(
         get(&served.read_only, path).await.0,
         405,
-        "whoever reaches the read-only port reads no logs"
+        "the read-only port serves no logs"
     );
 }
 

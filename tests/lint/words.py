@@ -59,8 +59,9 @@ def main() -> int:
     for path in [each for argument in sys.argv[1:] for each in files(argument)]:
         text = prose(path)
         for match in WORDS.finditer(text):
-            # "There is none" is plain English.
-            if text[: match.start()].rstrip().endswith(("there", "There")):
+            # "There is none", "each of which" and the DNS policy None are plain English.
+            before = text[: match.start()].rstrip()
+            if before.endswith(("there", "There", "each", "one")) or match[0].endswith("None"):
                 continue
             if any(match[0] in quote and quote in text for quote in QUOTED):
                 continue

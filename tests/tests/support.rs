@@ -1,4 +1,4 @@
-//! The test support: engines and registries of a test start, and nothing of them is left, however
+//! The test support: engines and registries of a test start, and no trace of them is left, however
 //! the test ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]

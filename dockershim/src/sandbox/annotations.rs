@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::Connection;
 
-/// The prefix of annotations that crun honours in every container, whoever set them.
+/// The prefix of annotations that crun honours in every container, no matter who set them.
 const CRUN: &str = "run.oci.";
 
 /// The engine's `Annotations` for the sandbox and the containers of a pod with these annotations.

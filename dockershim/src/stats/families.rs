@@ -163,9 +163,9 @@ families! {
     SPEC_CPU_SHARES: gauge "container_spec_cpu_shares" []
         "The CPU shares.";
     SPEC_MEMORY_LIMIT: gauge "container_spec_memory_limit_bytes" []
-        "The memory limit, in bytes; 0 is none.";
+        "The memory limit, in bytes; 0 means no limit.";
     SPEC_SWAP_LIMIT: gauge "container_spec_memory_swap_limit_bytes" []
-        "The limit of memory and swap together, in bytes; 0 is none.";
+        "The limit of memory and swap together, in bytes; 0 means no limit.";
 
     PRESSURE_CPU_WAITING: counter "container_pressure_cpu_waiting_seconds_total" []
         "How long some tasks of the container have waited for CPU time, in seconds.";

@@ -199,7 +199,7 @@ pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>, gates: 
             Some(backend) => server.carry(request, &backend, place).await,
             None => error(
                 StatusCode::BAD_REQUEST,
-                "the path is none of a streaming server",
+                "the path does not belong to a streaming server",
             ),
         }
     });

@@ -209,7 +209,7 @@ async fn a_pod_of_which_a_detail_could_once_not_be_read_is_removed() {
         node.runtime
             .fault(Verb::PodSandboxStatus, error(), Times::Once);
         kubelet.remove(pod("web", "u1", json!({}))).await;
-        let what = format!("the pod to be gone, of which reading {before} failed");
+        let what = format!("the pod to be gone after reading {before} failed");
         until(&what, 30 * SECOND, || node.runtime.sandboxes().is_empty()).await;
     }
 }

@@ -117,7 +117,7 @@ async fn what_the_engine_keeps_is_whole_after_an_absence_and_goes_when_it_was_ta
 async fn output_that_the_engine_removed_first_is_counted_and_told_once() {
     let mut node = keeping("1m", 2).await;
     let mut cri = Cri::of(&node).await.unwrap();
-    // The output takes 8 MB in the engine's log, of which the engine keeps two.
+    // The output takes 8 MB in the engine's log; the engine keeps the last two.
     let script = "echo 0; sleep 2; seq 1 100000; sleep 1000";
     let logging = Logging::start(&node, &mut cri, "counted", script).await;
     node.await_until("the first line is there", END, async |_| {

@@ -236,7 +236,7 @@ fn check_name(name: &str) -> Result<(), ConfigError> {
     if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits) {
         return Ok(());
     }
-    let allowed = "letters, digits, '_', '.' and '-', of which the first is a letter or digit";
+    let allowed = "letters, digits, '_', '.' and '-', beginning with a letter or digit";
     Err(ConfigError(format!("name: {name:?}; allowed: {allowed}")))
 }
 

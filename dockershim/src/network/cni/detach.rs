@@ -154,7 +154,7 @@ impl Cni {
         self.detach_known(sandbox_id, None).await
     }
 
-    /// Records that a sandbox is this engine's, whoever attached it, so that it is detached after
+    /// Records that a sandbox is this engine's, even if another process attached it, so that it is detached after
     /// its removal.
     async fn adopt(&self, sandbox_id: &str) {
         let Some(slot) = self.attachments.get(sandbox_id) else {

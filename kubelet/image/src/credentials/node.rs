@@ -71,7 +71,7 @@ impl NodeDockerConfig {
             match read(&bytes) {
                 Ok(config) => return config,
                 Err(error) => {
-                    warn!(path = %path.display(), %error, "the node's docker configuration is none");
+                    warn!(path = %path.display(), %error, "the node's docker configuration cannot be parsed");
                 }
             }
         }

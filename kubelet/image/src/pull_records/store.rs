@@ -76,7 +76,7 @@ impl Store {
                 intent
                     .inspect_err(|error| {
                         let path = entry.path();
-                        warn!(path = %path.display(), %error, "a record is none");
+                        warn!(path = %path.display(), %error, "a pull record cannot be read");
                     })
                     .ok()
                     .flatten()

@@ -186,7 +186,7 @@ async fn anonymous_callers_are_let_in_as_such_when_they_may_be() {
     assert_eq!(
         token.get("/healthz").await.status,
         401,
-        "who shows something false is nobody"
+        "false credentials do not make an anonymous caller"
     );
 }
 
