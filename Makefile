@@ -23,7 +23,7 @@ test:
 	$(TEST) --no-run
 	deploy/test.sh "$(TEST) --lib --bins --test '[a-o]*'" "$(TEST) --test '[!a-o]*'" "$(TEST) --doc"
 
-# Format, lints, cycles between modules of a crate, and phrases that hide the subject.
+# Format, lints, links of the docs, cycles between modules, and phrases that hide the subject.
 CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml))
 lint:
 	deploy/install.sh lint
@@ -31,6 +31,7 @@ lint:
 	python3 tests/lint/module_cycles.py $(CRATES)
 	python3 tests/lint/words.py README.md CONTRIBUTING.md CHANGELOG.md docs $(CRATES)
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 
 # Licences, sources and bans; advisories need the network.
 deny:

@@ -1,6 +1,11 @@
 //! The command-line flags. Their names are cri-dockerd's, and so are the defaults that make sense
 //! here.
 
+#![allow(
+    rustdoc::invalid_html_tags,
+    reason = "the text of --help, which is no HTML"
+)]
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};

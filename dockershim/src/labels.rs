@@ -6,7 +6,7 @@
 //! The engine keeps labels from three sources in one map: the image's, which the request's labels
 //! override, the pod's, and the shim's. So the shim writes all of its own labels at every create,
 //! with an empty value if there is nothing to store, and also stores which keys are the pod's. It
-//! trusts its own labels only on containers that carry [`MADE_HERE`], which no label can forge.
+//! trusts its own labels only on containers that carry `MADE_HERE`, which no label can forge.
 
 use std::collections::{BTreeMap, HashMap};
 

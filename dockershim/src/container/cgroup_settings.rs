@@ -72,7 +72,7 @@ impl CgroupSettings {
     /// Changes the settings of a running `container` for the rest of its life.
     ///
     /// # Errors
-    /// As [`unified::apply`], or the change could not be saved for a later restart.
+    /// As `unified::apply`, or the change could not be saved for a later restart.
     pub async fn change(&self, container: &Container, change: Unified) -> Result<(), Error> {
         if change.is_empty() {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Container logs at the paths where the kubelet expects them.
 //!
-//! The engine logs to json-files of bounded size. Each running container has a [`Follower`] that
+//! The engine logs to json-files of bounded size. Each running container has a `Follower` that
 //! converts new entries to CRI's format, at the path in the CRI request. If there are no such files
-//! or they are not accessible, a [`Streamed`] reads the log from the engine's API instead. A
+//! or they are not accessible, a `Streamed` reads the log from the engine's API instead. A
 //! container is reported as exited when its log is complete. The position of each log is saved as a
 //! checkpoint, so that a restart neither repeats nor loses entries.
 

@@ -1,6 +1,6 @@
 //! Node shutdown: [`NodeShutdown`] tracks whether one is under way, [`order`] sorts pods into
-//! groups, and [`logind`] implements [`login_manager`] with systemd-logind.
-//! [`crate::graceful_shutdown`] uses them.
+//! groups, and `logind` implements [`login_manager`] with systemd-logind.
+//! `graceful_shutdown` uses them.
 
 pub mod login_manager;
 mod logind;
