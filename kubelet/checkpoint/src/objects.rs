@@ -92,7 +92,8 @@ impl KeptObjects {
         }
     }
 
-    /// Whether objects cannot be expected from the server for now.
+    /// Whether kept objects take the place of the server's: it has not sent this node's pods, or it is
+    /// unreachable.
     fn is_alone(&self) -> bool {
         !self.checkpoint.is_told() || (self.is_away)()
     }

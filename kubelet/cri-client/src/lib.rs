@@ -8,6 +8,7 @@ mod error;
 mod exec_output;
 pub mod labels;
 mod metrics;
+mod options;
 pub mod pod_status;
 pub mod readiness;
 mod resources;
@@ -39,7 +40,9 @@ use tonic::{
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
 use self::{deadline::failed, exec_output::CutBody};
-pub use self::{error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics};
+pub use self::{
+    error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics, options::CriOptions,
+};
 
 /// The largest response that is accepted, as upstream.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
@@ -51,29 +54,6 @@ type Transport = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, 
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct TransportError(#[source] StdError);
-
-/// Where the CRI services are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CriOptions {
-    /// `unix://` endpoint of the runtime service (`containerRuntimeEndpoint`).
-    pub runtime_endpoint: String,
-    /// `unix://` endpoint of the image service (`imageServiceEndpoint`); the runtime's when
-    /// empty.
-    pub image_endpoint: String,
-    /// Deadline of calls without their own (`runtimeRequestTimeout`).
-    pub request_timeout: Duration,
-}
-
-impl Default for CriOptions {
-    /// Upstream's defaults: containerd, which serves images too.
-    fn default() -> Self {
-        Self {
-            runtime_endpoint: "unix:///run/containerd/containerd.sock".to_owned(),
-            image_endpoint: String::new(),
-            request_timeout: Duration::from_secs(120),
-        }
-    }
-}
 
 /// A client of both CRI services, cheap to clone. It connects at the first call, and reconnects
 /// by itself after the runtime was away.

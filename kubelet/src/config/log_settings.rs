@@ -1,7 +1,5 @@
 //! The configuration of container logs.
 
-use std::time::Duration;
-
 use kubelet_logs::RotationPolicy;
 use kubelet_pod_spec::quantity::{self, NANOS};
 
@@ -9,6 +7,7 @@ use super::kubelet_configuration::KubeletConfiguration;
 
 /// The rotation policy; `None` (no rotation) if `containerLogMaxSize` is negative.
 pub(super) fn log_rotation(config: &KubeletConfiguration) -> Option<RotationPolicy> {
+    let default = RotationPolicy::default();
     let max_size = quantity::parse(&config.container_log_max_size).ok()?;
     let count = |value: Option<i32>, default| {
         value.map_or(default, |value| usize::try_from(value).unwrap_or(default))
@@ -16,11 +15,11 @@ pub(super) fn log_rotation(config: &KubeletConfiguration) -> Option<RotationPoli
     let interval = config.container_log_monitor_interval;
     Some(RotationPolicy {
         max_size: u64::try_from(max_size / NANOS).ok()?,
-        max_files: count(config.container_log_max_files, 5),
-        max_workers: count(config.container_log_max_workers, 1),
+        max_files: count(config.container_log_max_files, default.max_files),
+        max_workers: count(config.container_log_max_workers, default.max_workers),
         monitor_interval: interval
             .and_then(|interval| interval.to_std())
-            .unwrap_or(Duration::from_secs(10)),
+            .unwrap_or(default.monitor_interval),
     })
 }
 

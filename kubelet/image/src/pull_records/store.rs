@@ -17,7 +17,7 @@ use tracing::warn;
 use super::record::{ImagePullCredentials, ImagePullIntent, ImagePulledRecord};
 
 const PREFIX: &str = "sha256-";
-/// Of the files that upstream's kubelet was writing.
+/// The end of the names of upstream's temporary files, which a crash leaves.
 const TEMPORARY: &str = ".tmp";
 
 /// The directories of the records.

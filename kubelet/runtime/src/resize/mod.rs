@@ -24,7 +24,7 @@ use self::{grants::Granted, need::Need};
 pub use self::{grants::is_resize, refusal::Refusal};
 use super::RuntimeManager;
 
-/// Condition of a pod whose resize is not granted, for now or at all.
+/// Condition of a pod whose resize is deferred or infeasible.
 pub const RESIZE_PENDING: &str = "PodResizePending";
 /// Condition of a pod whose granted resources are being applied.
 pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
