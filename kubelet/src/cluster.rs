@@ -1,38 +1,52 @@
 //! The kubelet's membership in a cluster: its identity to the API server, its node object and its
-//! lease.
+//! lease, its pods and their objects, and the checkpoint for starts without the API server.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::NodeAddress;
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use kube::Client;
 use kubelet_api_client::{
     certificate::{
         client::{IdentityKeeper, IdentityOptions, JoinError, join},
         manager::CertificateManager,
-        metrics::{ClientCertificateMetrics, RenewalMetrics},
-        pair::PairReceiver,
+        metrics::{ClientCertificateMetrics, RenewalMetrics, ServingCertificateMetrics},
         request::Template,
     },
     client::{ApiServer, RateLimit},
     events::{EventQueue, EventRecorder, EventSender},
-    objects::ChangeDetection,
+    objects::{ApiObjects, ApiObjectsParts, ChangeDetection, Objects},
 };
-use kubelet_checkpoint::CheckpointOptions;
-use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
+use kubelet_checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, objects::KeptObjects};
 use kubelet_metrics::Collector;
+use kubelet_server::{
+    FromCluster,
+    reviews::ApiServerReviews,
+    tls::certificate::{ServingCertificate, SignedCertificate},
+};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    kubelet::Membership,
+    kubelet::{Kubelet, Membership},
     node::{
-        findings::Findings,
         lease::LeaseKeeper,
         options::NodeOptions,
         reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
         watch::NodeWatch,
     },
+    sources::apiserver::ApiSource,
 };
+
+/// Why a cluster cannot be joined as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The node's identity or a file of it is unusable.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The checkpoint for starts without the API server is unusable.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
 
 /// How a kubelet joins its cluster.
 #[derive(Clone, Debug)]
@@ -64,6 +78,7 @@ pub struct Cluster {
     client: Client,
     events: EventRecorder,
     queue: EventQueue,
+    checkpoint: Option<Arc<Checkpoint>>,
     serving_renewals: Arc<RenewalMetrics>,
 }
 
@@ -76,33 +91,21 @@ impl std::fmt::Debug for Cluster {
     }
 }
 
-/// The parts of the kubelet that [`Cluster::spawn`] needs.
-pub struct ClusterParts {
-    /// The container runtime.
-    pub cri: CriClient,
-    /// The runtime's own conditions.
-    pub readiness: Arc<RuntimeReadiness>,
-    /// The state of the node as other parts of the kubelet report it.
-    pub findings: Arc<dyn Findings>,
-    /// A directory on the file system that pods use.
-    pub root_dir: PathBuf,
-}
-
-impl std::fmt::Debug for ClusterParts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClusterParts").finish_non_exhaustive()
-    }
-}
-
 impl Cluster {
     /// Reads the files that the options name. Sends no request to the API server yet.
     ///
     /// # Errors
-    /// A file is unusable, and why.
-    pub async fn join(options: ClusterOptions, node_name: &str) -> Result<Self, JoinError> {
+    /// A file or the checkpoint is unusable, and why.
+    pub async fn join(options: ClusterOptions, node_name: &str) -> Result<Self, ClusterError> {
         let (server, keeper) = join(&options.identity, node_name).await?;
-        let client = server.client(Some(options.rate_limit))?;
+        let client = server
+            .client(Some(options.rate_limit))
+            .map_err(JoinError::from)?;
         let (events, queue) = EventRecorder::new(node_name);
+        let checkpoint = match &options.checkpoint {
+            Some(options) => Some(Arc::new(Checkpoint::open(options, node_name).await?)),
+            None => None,
+        };
         Ok(Self {
             watch: NodeWatch::new(client.clone(), node_name),
             node_name: node_name.to_owned(),
@@ -112,17 +115,9 @@ impl Cluster {
             client,
             events,
             queue,
+            checkpoint,
             serving_renewals: Arc::new(RenewalMetrics::serving()),
         })
-    }
-
-    /// A client that authenticates and authorizes callers of this node's API, with a rate limit of
-    /// its own: frequent callers do not delay the node's other requests.
-    ///
-    /// # Errors
-    /// The user's credentials cannot be obtained.
-    pub fn review_client(&self) -> Result<Client, JoinError> {
-        Ok(self.server.client(Some(self.options.rate_limit))?)
     }
 
     /// The recorder of events of this node and its pods.
@@ -130,25 +125,56 @@ impl Cluster {
         &self.events
     }
 
-    /// The membership for [`Kubelet::new`](crate::kubelet::Kubelet::new), without state of an
-    /// earlier kubelet.
+    /// The membership for [`Kubelet::new`].
     pub fn membership(&self) -> Membership {
+        let checkpoint = self.checkpoint.as_ref();
         Membership {
             client: self.client.clone(),
             node: self.watch.subscribe(),
-            last_node: None,
-            last_statuses: BTreeMap::new(),
+            last_node: checkpoint.and_then(|checkpoint| checkpoint.node()),
+            last_statuses: checkpoint
+                .map(|checkpoint| checkpoint.last_statuses())
+                .unwrap_or_default(),
         }
     }
 
-    /// Whether the API server is unreachable, as far as is known.
-    pub fn reach(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+    /// The source of the pods that are bound to this node.
+    pub fn source(&self) -> ApiSource {
+        let mut listed = self.watch.listed();
+        ApiSource {
+            client: self.client.clone(),
+            node_name: self.node_name.clone(),
+            // Fails only if the sender is gone; this source ends then as well.
+            node_known: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
+            checkpoint: self.checkpoint.clone(),
+        }
+    }
+
+    /// The objects that pods reference; the checkpointed ones while the API server is unreachable.
+    pub fn objects(
+        &self,
+        sync_frequency: Duration,
+        tasks: &TaskTracker,
+        cancel: &CancellationToken,
+    ) -> Arc<dyn Objects> {
+        let objects = Arc::new(ApiObjects::new(ApiObjectsParts {
+            client: self.client.clone(),
+            node: self.watch.subscribe(),
+            change_detection: self.options.change_detection,
+            sync_frequency,
+            tasks: tasks.clone(),
+            cancel: cancel.clone(),
+        }));
+        let Some(checkpoint) = &self.checkpoint else {
+            return objects;
+        };
         let server = self.server.clone();
-        move || server.is_away()
+        let is_away = move || server.is_away();
+        Arc::new(KeptObjects::new(objects, Arc::clone(checkpoint), is_away))
     }
 
     /// The metrics of requests to the API server and of certificates.
-    pub fn metrics(&self) -> Vec<Arc<dyn Collector>> {
+    fn metrics(&self) -> Vec<Arc<dyn Collector>> {
         let identity = Arc::clone(self.server.identity());
         let mut collectors: Vec<Arc<dyn Collector>> = vec![
             self.server.metrics().clone(),
@@ -163,24 +189,27 @@ impl Cluster {
         collectors
     }
 
-    /// True once the API server has answered whether the node object exists.
-    pub fn listed(&self) -> watch::Receiver<bool> {
-        self.watch.listed()
-    }
-
     /// Runs the cluster's parts until cancelled: the identity, the node object and its status, the
-    /// lease, the events, and the serving certificate, which is returned if the API server signs it
-    /// (`serverTLSBootstrap`).
+    /// lease, the events, the checkpoint, and the serving certificate if the API server signs it
+    /// (`serverTLSBootstrap`). Returns what the servers of `kubelet` take from the cluster.
     ///
     /// # Errors
     /// The user's credentials cannot be obtained.
     pub fn spawn(
         self,
-        parts: ClusterParts,
+        kubelet: &Kubelet,
         tasks: &TaskTracker,
         cancel: &CancellationToken,
-    ) -> Result<Option<PairReceiver>, JoinError> {
+    ) -> Result<FromCluster, JoinError> {
+        // Rate limits of their own: frequent callers of the node's API do not delay its requests.
+        let reviews = ApiServerReviews::new(self.server.client(Some(self.options.rate_limit))?);
         let heartbeat = self.server.client(None)?;
+        let event_client = self.server.client(self.options.event_rate_limit)?;
+        let mut metrics = self.metrics();
+        if let Some(checkpoint) = self.checkpoint {
+            let node = self.watch.subscribe();
+            tasks.spawn(keep(checkpoint, kubelet.clone(), node, cancel.clone()));
+        }
         let on_repeated_failure: OnRepeatedFailure = {
             let identity = Arc::clone(self.server.identity());
             Arc::new(move || identity.cut_connections())
@@ -189,15 +218,14 @@ impl Cluster {
             client: heartbeat.clone(),
             node_name: self.node_name.clone(),
             options: self.options.node.clone(),
-            root_dir: parts.root_dir,
-            cri: parts.cri,
-            readiness: parts.readiness,
-            findings: parts.findings,
+            root_dir: kubelet.local_node().root_dir.clone(),
+            cri: kubelet.cri().clone(),
+            readiness: Arc::clone(kubelet.readiness()),
+            findings: Arc::new(kubelet.clone()),
             node: self.watch.subscribe(),
             on_repeated_failure: Arc::clone(&on_repeated_failure),
             events: self.events,
         });
-        let event_client = self.server.client(self.options.event_rate_limit)?;
         let events = EventSender::new(event_client, self.queue);
         tasks.spawn(events.run(cancel.clone()));
         let lease = LeaseKeeper::new(
@@ -207,7 +235,7 @@ impl Cluster {
             self.watch.subscribe(),
             on_repeated_failure,
         );
-        let serving = self.options.server_tls_bootstrap.then(|| {
+        let certificate = self.options.server_tls_bootstrap.then(|| {
             let (sender, template) = watch::channel(None);
             let name = self.node_name.clone();
             let follow = follow_addresses(reporter.addresses(), sender, name);
@@ -218,14 +246,39 @@ impl Cluster {
                 .counted(self.serving_renewals);
             let pairs = manager.subscribe();
             tasks.spawn(manager.run(cancel.clone()));
-            pairs
+            metrics.push(Arc::new(ServingCertificateMetrics::new(pairs.clone())));
+            let signed: Arc<dyn ServingCertificate> = Arc::new(SignedCertificate::new(pairs));
+            signed
         });
         tasks.spawn(self.keeper.run(cancel.clone()));
         tasks.spawn(self.watch.run(cancel.clone()));
         tasks.spawn(reporter.run(cancel.clone()));
         tasks.spawn(lease.run(cancel.clone()));
-        Ok(serving)
+        Ok(FromCluster {
+            reviews: Some(Arc::new(reviews)),
+            metrics,
+            certificate,
+        })
     }
+}
+
+/// Writes the checkpoint until cancelled.
+async fn keep(
+    checkpoint: Arc<Checkpoint>,
+    kubelet: Kubelet,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    cancel: CancellationToken,
+) {
+    let statuses = checkpoint.follow_statuses(
+        kubelet.status_changes(),
+        |uid| kubelet.status(uid),
+        cancel.clone(),
+    );
+    tokio::join!(
+        statuses,
+        checkpoint.follow_node(node, cancel.clone()),
+        checkpoint.run(cancel)
+    );
 }
 
 /// Requests a serving certificate for the node's current addresses.

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_pod_spec::{identity::PodUid, phase::Phase};
 use tokio::{sync::mpsc, time::Instant};
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    kubelet::{Kubelet, KubeletError, Orphans},
+    kubelet::{
+        Kubelet, KubeletError,
+        pod_runner::{Orphans, PodRunner},
+    },
     node::shutdown::Logind,
     sources::update::{PodOperation, PodUpdate},
 };
@@ -27,18 +29,18 @@ pub struct RunOnceResult {
     pub result: Result<(), String>,
 }
 
-impl Kubelet {
+impl PodRunner {
     /// Starts the pods of the sources once every source was read, waits until each runs or has
     /// failed, and leaves them running. Touches no other pod.
     ///
     /// # Errors
     /// [`KubeletError::Cancelled`].
     pub async fn run_once(
-        &self,
+        self,
         mut updates: mpsc::Receiver<PodUpdate>,
-        cancel: CancellationToken,
     ) -> Result<Vec<RunOnceResult>, KubeletError> {
-        let gather = self.gather(&mut updates);
+        let (kubelet, cancel) = (self.kubelet.clone(), self.cancel.clone());
+        let gather = kubelet.gather(&mut updates);
         let pods = cancel
             .run_until_cancelled(gather)
             .await
@@ -56,17 +58,19 @@ impl Kubelet {
                 .await
                 .map_err(|_| KubeletError::Cancelled)?;
         }
-        let stop = cancel.child_token();
         let settle = async {
-            let results = self.settle(pods.values().map(|(pod, _)| pod)).await;
-            stop.cancel();
+            let settle = kubelet.settle(pods.values().map(|(pod, _)| pod));
+            let results = cancel.run_until_cancelled(settle).await;
+            cancel.cancel();
             results
         };
-        let run = self.run_pods(updates, Orphans::Leave, None::<&Logind>, stop.clone());
-        let ((), results) = tokio::join!(run, async { cancel.run_until_cancelled(settle).await });
+        let run = self.run_pods(updates, Orphans::Leave, None::<&Logind>);
+        let ((), results) = tokio::join!(run, settle);
         results.ok_or(KubeletError::Cancelled)
     }
+}
 
+impl Kubelet {
     /// The pods of all sources, once every source was read.
     async fn gather(
         &self,

@@ -7,7 +7,7 @@ use kubelet_cri_client::pod_status::ContainerState;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_pod_spec::identity::PodUid;
 
-use super::{Kubelet, Parts};
+use super::{Kubelet, Shared};
 
 impl Kubelet {
     /// The log of a container of a pod on this node.
@@ -45,7 +45,7 @@ impl Kubelet {
 }
 
 /// The IDs of running containers and their log paths, in upstream's layout.
-pub(super) fn running_logs(parts: &Parts) -> impl Fn() -> Vec<(String, PathBuf)> + use<'_> {
+pub(super) fn running_logs(parts: &Shared) -> impl Fn() -> Vec<(String, PathBuf)> + use<'_> {
     move || {
         let listing = parts.pleg.listing();
         let mut logs = Vec::new();

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_metrics::{Collector as _, Exposition};
 use kubelet_pod_spec::identity::{self, PodUid};
 
-use super::{Kubelet, Parts, Running};
+use super::{Kubelet, Shared};
 use crate::{
     active_pods::active_pods,
     pod_worker::{Stage, Working, if_true},
@@ -39,25 +39,21 @@ impl Kubelet {
         if parts.client.is_some() {
             parts.statuses.collect(page);
         }
-        if let Some(running) = parts.running.get() {
-            running.workers.collect(page);
-            parts.collect_pods(running, page);
-        }
+        parts.workers.collect(page);
+        parts.collect_pods(page);
     }
 
     /// Writes the probe metrics of current pods.
     pub(crate) fn collect_probes(&self, page: &mut Exposition) {
-        if let Some(running) = self.0.running.get() {
-            running.probes.collect(page);
-        }
+        self.0.probes.collect(page);
     }
 }
 
-impl Parts {
+impl Shared {
     /// Writes the numbers of pods of each kind.
-    fn collect_pods(&self, running: &Running, page: &mut Exposition) {
+    fn collect_pods(&self, page: &mut Exposition) {
         let pods = self.pods.pods();
-        let working = running.workers.working();
+        let working = self.workers.working();
         let of_kinds = |pods: &[Arc<Pod>]| {
             let mut counts = [0; 2];
             for pod in pods {
@@ -65,7 +61,7 @@ impl Parts {
             }
             counts
         };
-        let active = active_pods(&self.pods, &self.statuses, &running.workers);
+        let active = active_pods(&self.pods, &self.statuses, &self.workers);
         let (desired, active) = (of_kinds(&pods), of_kinds(&active));
         for (name, help, counts) in [
             (

@@ -12,7 +12,7 @@ use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
-    kubelet::{Kubelet, options::KubeletOptions},
+    kubelet::{Kubelet, KubeletParts, options::KubeletOptions, pod_runner::PodRunner},
     node::shutdown::{Logind, login_manager::LoginManager},
     sources::update::{PodOperation, PodUpdate, Source},
 };
@@ -90,13 +90,23 @@ impl Node {
         }
     }
 
-    pub fn kubelet(&self, options: KubeletOptions, ready: Arc<AtomicBool>) -> Kubelet {
+    pub fn kubelet(
+        &self,
+        options: KubeletOptions,
+        ready: Arc<AtomicBool>,
+        cancel: &CancellationToken,
+    ) -> (Kubelet, PodRunner) {
         let timeout = options.cri.request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
-        let (objects, events) = (Arc::clone(&self.objects), self.events.clone());
-        Kubelet::new(options, cri, objects, None, events, move || {
-            ready.load(Ordering::Relaxed)
-        })
+        let parts = KubeletParts {
+            options,
+            cri,
+            objects: Arc::clone(&self.objects),
+            membership: None,
+            events: self.events.clone(),
+            sources_ready: Box::new(move || ready.load(Ordering::Relaxed)),
+        };
+        Kubelet::new(parts, cancel)
     }
 
     pub fn start(&self) -> Running {
@@ -114,16 +124,14 @@ impl Node {
         login_manager: impl LoginManager + 'static,
     ) -> Running {
         let ready = Arc::new(AtomicBool::new(true));
-        let kubelet = self.kubelet(options, Arc::clone(&ready));
-        let (updates, receiver) = mpsc::channel(50);
         let cancel = CancellationToken::new();
+        let (kubelet, pods) = self.kubelet(options, Arc::clone(&ready), &cancel);
+        let (updates, receiver) = mpsc::channel(50);
         let task = tokio::spawn({
             let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
             async move {
-                let plugins = kubelet.run_plugin_manager(cancel.clone());
-                let (ran, ()) =
-                    tokio::join!(kubelet.run_under(&login_manager, receiver, cancel), plugins);
-                ran.unwrap();
+                let plugins = kubelet.run_plugin_manager(cancel);
+                tokio::join!(pods.run_under(&login_manager, receiver), plugins);
             }
         });
         Running {

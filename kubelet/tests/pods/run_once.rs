@@ -17,7 +17,11 @@ async fn pods_are_started_once_and_left_running() {
     other.until_phase("other", "Running", 3 * SECOND).await;
     other.stop().await;
 
-    let kubelet = node.kubelet(node.options(), Arc::new(AtomicBool::new(true)));
+    let (_kubelet, pods) = node.kubelet(
+        node.options(),
+        Arc::new(AtomicBool::new(true)),
+        &CancellationToken::new(),
+    );
     let (updates, receiver) = mpsc::channel(1);
     let absent = json!({"containers": [
         {"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}
@@ -31,10 +35,7 @@ async fn pods_are_started_once_and_left_running() {
         source: Source::File,
     };
     updates.send(update).await.unwrap();
-    let mut results = kubelet
-        .run_once(receiver, CancellationToken::new())
-        .await
-        .unwrap();
+    let mut results = pods.run_once(receiver).await.unwrap();
     results.sort_by_key(|result| result.pod.metadata.name.clone());
     assert_eq!(results.len(), 2);
     let error = results[0].result.as_ref().unwrap_err();

@@ -14,7 +14,7 @@ use std::{
 use e2e::{api_server::Caller, fake_runtime::FakeRuntime, random::Random};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    kubelet::{Kubelet, Membership, options::KubeletOptions},
+    kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},
     node::capacity::CapacityOptions,
     sources::{
         apiserver::ApiSource,
@@ -129,11 +129,17 @@ impl Node {
             // Updates in the channel have not been received yet.
             move || ready.load(Ordering::Relaxed) && updates.capacity() == UPDATES
         };
-        let (options, events) = (self.options.clone(), EventRecorder::default());
-        let kubelet = Kubelet::new(options, cri, Arc::new(NoObjects), None, events, all_heard);
+        let parts = KubeletParts {
+            options: self.options.clone(),
+            cri,
+            objects: Arc::new(NoObjects),
+            membership: None,
+            events: EventRecorder::default(),
+            sources_ready: Box::new(all_heard),
+        };
         let sources = Sources::Told { updates, ready };
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
-        Running::new(kubelet, receiver, sources, tasks, cancel)
+        Running::new(parts, receiver, sources, tasks, cancel)
     }
 
     fn join(&self, cluster: &Cluster, cri: CriClient) -> Running {
@@ -162,16 +168,16 @@ impl Node {
             checkpoint: None,
         };
         tasks.spawn(source.run(api, cancel.clone()));
-        let kubelet = Kubelet::new(
-            self.options.clone(),
+        let parts = KubeletParts {
+            options: self.options.clone(),
             cri,
-            Arc::new(objects),
-            Some(membership),
-            EventRecorder::default(),
-            move || config.seen_all_sources(),
-        );
+            objects: Arc::new(objects),
+            membership: Some(membership),
+            events: EventRecorder::default(),
+            sources_ready: Box::new(move || config.seen_all_sources()),
+        };
         let sources = Sources::Cluster { file };
-        Running::new(kubelet, receiver, sources, tasks, cancel)
+        Running::new(parts, receiver, sources, tasks, cancel)
     }
 }
 
@@ -206,16 +212,14 @@ enum Sources {
 
 impl Running {
     fn new(
-        kubelet: Kubelet,
+        parts: KubeletParts,
         updates: mpsc::Receiver<PodUpdate>,
         sources: Sources,
         tasks: TaskTracker,
         cancel: CancellationToken,
     ) -> Self {
-        let task = tokio::spawn({
-            let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
-            async move { kubelet.run(updates, cancel).await.unwrap() }
-        });
+        let (kubelet, pods) = Kubelet::new(parts, &cancel);
+        let task = tokio::spawn(pods.run(updates));
         Self {
             kubelet,
             sources,

@@ -11,7 +11,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
-    kubelet::{Kubelet, Membership, options::KubeletOptions},
+    kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},
     sources::{
         apiserver::ApiSource,
         pod_config::{PodConfig, PodSet, SourceHandle},
@@ -105,11 +105,12 @@ impl Joined {
             }
             None => self.node.objects.clone(),
         };
-        let kubelet = Kubelet::new(
+        let cancel = CancellationToken::new();
+        let parts = KubeletParts {
             options,
             cri,
             objects,
-            Some(Membership {
+            membership: Some(Membership {
                 client: client.clone(),
                 node: self.object.subscribe(),
                 last_node: checkpoint.as_ref().and_then(|kept| kept.node()),
@@ -118,9 +119,10 @@ impl Joined {
                     .map(|kept| kept.last_statuses())
                     .unwrap_or_default(),
             }),
-            self.node.events.clone(),
-            move || config.seen_all_sources(),
-        );
+            events: self.node.events.clone(),
+            sources_ready: Box::new(move || config.seen_all_sources()),
+        };
+        let (kubelet, pods) = Kubelet::new(parts, &cancel);
         let (register, registered) = oneshot::channel();
         let source = ApiSource {
             client,
@@ -128,9 +130,8 @@ impl Joined {
             node_known: Box::pin(async move { registered.await.unwrap() }),
             checkpoint: checkpoint.clone(),
         };
-        let cancel = CancellationToken::new();
         let task = tokio::spawn({
-            let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
+            let cancel = cancel.clone();
             async move {
                 let keep = async {
                     if let Some(kept) = checkpoint {
@@ -142,12 +143,7 @@ impl Joined {
                         );
                     }
                 };
-                let (ran, (), ()) = tokio::join!(
-                    kubelet.run(updates, cancel.clone()),
-                    source.run(api, cancel.clone()),
-                    keep
-                );
-                ran.unwrap();
+                tokio::join!(pods.run(updates), source.run(api, cancel.clone()), keep);
             }
         });
         let member = Member {

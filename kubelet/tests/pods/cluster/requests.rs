@@ -9,7 +9,7 @@ use e2e::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    kubelet::{Kubelet, Membership, options::KubeletOptions},
+    kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},
     node::{
         capacity::CapacityOptions,
         lease::LeaseKeeper,
@@ -73,14 +73,15 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
     };
     let pods = config.source(Source::Api);
     let root_dir = options.node.root_dir.clone();
-    let kubelet = Kubelet::new(
+    let parts = KubeletParts {
         options,
-        cri.clone(),
-        Arc::new(objects),
-        Some(membership),
-        events.clone(),
-        move || config.seen_all_sources(),
-    );
+        cri: cri.clone(),
+        objects: Arc::new(objects),
+        membership: Some(membership),
+        events: events.clone(),
+        sources_ready: Box::new(move || config.seen_all_sources()),
+    };
+    let (kubelet, pod_runner) = Kubelet::new(parts, cancel);
     let node_options = NodeOptions {
         node_ips: vec!["192.0.2.1".parse().unwrap()],
         capacity,
@@ -110,8 +111,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
     tasks.spawn(lease.run(cancel.clone()));
     tasks.spawn(reporter.run(cancel.clone()));
     tasks.spawn(source.run(pods, cancel.clone()));
-    let cancel = cancel.clone();
-    tasks.spawn(async move { kubelet.run(updates, cancel).await.unwrap() });
+    tasks.spawn(pod_runner.run(updates));
 }
 
 /// The number of requests by verb and resource.

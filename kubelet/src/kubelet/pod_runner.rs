@@ -1,0 +1,255 @@
+//! Runs the pods of a kubelet: the sync loop, and what works beside it.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use kubelet_api_client::events::{Subject, reason};
+use kubelet_cri_client::CriError;
+use kubelet_logs::LogRotation;
+use kubelet_pod_spec::identity::PodUid;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{Kubelet, logs::running_logs};
+use crate::{
+    allocation::Allocator,
+    graceful_shutdown::{ender::PodEnder, keeper::InhibitorKeeper},
+    housekeeping::{Directories, Housekeeping},
+    node::shutdown::{Logind, login_manager::LoginManager},
+    pod::removals::Removals,
+    sources::update::PodUpdate,
+    status::sync::StatusSync,
+    sync_loop::{Inbox, SyncLoop},
+};
+
+/// Between attempts to reach the runtime at startup.
+const CONNECT_PERIOD: Duration = Duration::from_secs(1);
+/// Capacity of the channel of pod lifecycle events to the sync loop.
+const EVENTS: usize = 1000;
+
+/// Runs the pods of a kubelet, once.
+#[derive(Debug)]
+pub struct PodRunner {
+    pub(crate) kubelet: Kubelet,
+    probe_changes: mpsc::Receiver<PodUid>,
+    removals: Removals,
+    pub(crate) cancel: CancellationToken,
+}
+
+/// Whether pods without a source are killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Orphans {
+    /// They are killed.
+    End,
+    /// They keep running.
+    Leave,
+}
+
+impl PodRunner {
+    pub(super) const fn new(
+        kubelet: Kubelet,
+        probe_changes: mpsc::Receiver<PodUid>,
+        removals: Removals,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self {
+            kubelet,
+            probe_changes,
+            removals,
+            cancel,
+        }
+    }
+
+    /// Runs the pods of `updates` until cancelled; they keep running then. Waits for the runtime
+    /// first, without a time limit. Node shutdowns are detected through logind.
+    pub async fn run(self, updates: mpsc::Receiver<PodUpdate>) {
+        self.run_under(&Logind::default(), updates).await;
+    }
+
+    /// [`run`](Self::run) with another login manager.
+    pub async fn run_under(
+        self,
+        login_manager: &impl LoginManager,
+        updates: mpsc::Receiver<PodUpdate>,
+    ) {
+        let events = &self.kubelet.0.events;
+        events.normal(Subject::Node, reason::STARTING, "Starting kubelet.");
+        self.run_pods(updates, Orphans::End, Some(login_manager))
+            .await;
+    }
+
+    pub(crate) async fn run_pods(
+        self,
+        updates: mpsc::Receiver<PodUpdate>,
+        orphans: Orphans,
+        login_manager: Option<&impl LoginManager>,
+    ) {
+        let (kubelet, cancel) = (self.kubelet, self.cancel);
+        let parts = &*kubelet.0;
+        let prepared = cancel.run_until_cancelled(async {
+            kubelet.wait_for_runtime().await;
+            parts.runtime.images().restore().await;
+        });
+        if prepared.await.is_none() {
+            return;
+        }
+        parts.runtime.restore_grants().await;
+        let sync_loop = SyncLoop {
+            admission: &parts.admission,
+            node: &parts.node,
+            shutdown: &parts.shutdown,
+            runtime: &parts.runtime,
+            readiness: &parts.readiness,
+            pleg: &parts.pleg,
+            pods: &parts.pods,
+            statuses: &parts.statuses,
+            workers: &parts.workers,
+            monitor: &parts.monitor,
+            mirrors: parts.mirrors.as_deref(),
+            events: &parts.events,
+            housekeeping: (orphans == Orphans::End).then(|| kubelet.housekeeping(self.removals)),
+            sources_ready: &*parts.sources_ready,
+            rejected: HashSet::new(),
+            undecided: HashSet::new(),
+            waiting: BTreeMap::new(),
+        };
+        let allocator = Allocator {
+            admission: &parts.admission,
+            node: &parts.node,
+            runtime: &parts.runtime,
+            pods: &parts.pods,
+            workers: &parts.workers,
+            events: &parts.events,
+            sources_ready: &*parts.sources_ready,
+            waiting: BTreeMap::new(),
+        };
+        let (events_in, events) = mpsc::channel(EVENTS);
+        let inbox = Inbox::new(updates, self.probe_changes, events);
+        // All in one task: no pod is admitted while the shutdown manager lists the pods, and no pod
+        // grows before the loop has processed all updates of the sources.
+        tokio::join!(
+            kubelet.delay_shutdowns(login_manager, cancel.clone()),
+            kubelet.rotate_logs(cancel.clone()),
+            kubelet.sync_with_api_server(cancel.clone()),
+            parts.readiness.run(cancel.clone()),
+            parts.pleg.run(events_in, cancel.clone()),
+            parts.volumes.run(cancel.clone()),
+            sync_loop.run(inbox, cancel.clone()),
+            allocator.run(cancel.clone()),
+        );
+        parts.workers.ended().await;
+        parts.probes.ended().await;
+        info!("stopped; the pods keep running");
+    }
+}
+
+impl Kubelet {
+    /// Returns once the runtime answers.
+    async fn wait_for_runtime(&self) {
+        let mut failing = false;
+        loop {
+            let cri = &self.0.cri;
+            let asked = async { Ok::<_, CriError>((cri.version().await?, cri.status().await?)) };
+            match asked.await {
+                Ok((version, status)) => {
+                    info!(
+                        runtime = version.runtime_name,
+                        version = version.runtime_version,
+                        api = version.runtime_api_version,
+                        "the runtime answers"
+                    );
+                    self.0.runtime.set_name(version.runtime_name);
+                    let features = status.features.unwrap_or_default();
+                    self.0.readiness.take(status);
+                    self.0.node.set_runtime_features(features);
+                    return;
+                }
+                Err(error) => {
+                    if !failing {
+                        warn!(
+                            endpoint = self.0.options.cri.runtime_endpoint, %error,
+                            "the runtime does not answer; retrying"
+                        );
+                    }
+                    failing = true;
+                    tokio::time::sleep(CONNECT_PERIOD).await;
+                }
+            }
+        }
+    }
+
+    fn housekeeping(&self, removals: Removals) -> Housekeeping {
+        let parts = &*self.0;
+        Housekeeping {
+            node: Arc::clone(&parts.local_node),
+            pods: Arc::clone(&parts.pods),
+            workers: Arc::clone(&parts.workers),
+            probes: Arc::clone(&parts.probes),
+            pleg: Arc::clone(&parts.pleg),
+            volumes: Arc::clone(&parts.volumes),
+            mirrors: parts.mirrors.clone(),
+            directories: Directories::default(),
+            removals,
+        }
+    }
+
+    /// Delays shutdowns of the node until its pods have ended.
+    async fn delay_shutdowns(
+        &self,
+        login_manager: Option<&impl LoginManager>,
+        cancel: CancellationToken,
+    ) {
+        let Some(login_manager) = login_manager else {
+            return;
+        };
+        let parts = &*self.0;
+        let keeper = InhibitorKeeper {
+            login_manager,
+            periods: &parts.options.shutdown_grace_periods,
+            shutdown: &parts.shutdown,
+            ender: PodEnder {
+                pods: &parts.pods,
+                statuses: &parts.statuses,
+                workers: &parts.workers,
+            },
+            events: &parts.events,
+        };
+        keeper.run(cancel).await;
+    }
+
+    async fn rotate_logs(&self, cancel: CancellationToken) {
+        let parts = &*self.0;
+        if let Some(policy) = parts.options.log_rotation {
+            let rotation = LogRotation {
+                policy,
+                cri: parts.cri.clone(),
+                running: running_logs(parts),
+            };
+            rotation.run(cancel).await;
+        }
+    }
+
+    /// Synchronises mirror pods, pod statuses, the `CSINode` object and attached volumes with the
+    /// API server, if there is one.
+    async fn sync_with_api_server(&self, cancel: CancellationToken) {
+        let parts = &*self.0;
+        let (Some(client), Some(mirrors)) = (&parts.client, &parts.mirrors) else {
+            return;
+        };
+        let (Some(csi_node), Some(node)) = (&parts.csi_node, &parts.node.object) else {
+            return;
+        };
+        let (statuses, pods) = (Arc::clone(&parts.statuses), Arc::clone(&parts.pods));
+        let statuses = StatusSync::new(client.clone(), statuses, pods);
+        tokio::join!(
+            mirrors.run(cancel.clone()),
+            csi_node.run(cancel.clone()),
+            parts.volumes.follow_node(node.clone(), cancel.clone()),
+            statuses.run(cancel),
+        );
+    }
+}

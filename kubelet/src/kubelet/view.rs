@@ -1,0 +1,92 @@
+//! The kubelet as its HTTP servers and its node object see it.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::CriClient;
+use kubelet_host::local_node::LocalNode;
+use kubelet_logs::{LogError, LogOptions, LogParts};
+use kubelet_metrics::Exposition;
+use kubelet_server::NodeView;
+use tokio::sync::watch;
+
+use super::Kubelet;
+use crate::{
+    logging,
+    node::findings::{Findings, Pressure},
+};
+
+impl Findings for Kubelet {
+    fn problems(&self) -> Vec<String> {
+        let pleg = self.pleg_healthy().err();
+        pleg.map(|error| format!("PLEG is not healthy: {error}"))
+            .into_iter()
+            .chain(self.csi_node_problem())
+            .chain(self.shutdown().problem())
+            .collect()
+    }
+
+    fn shutting_down(&self) -> watch::Receiver<bool> {
+        self.shutdown().subscribe()
+    }
+
+    /// None: eviction is not implemented yet.
+    fn pressure(&self) -> Pressure {
+        Pressure::default()
+    }
+
+    fn volumes_in_use(&self) -> Option<Vec<String>> {
+        Self::volumes_in_use(self)
+    }
+}
+
+impl NodeView for Kubelet {
+    fn local_node(&self) -> Arc<LocalNode> {
+        Arc::clone(Self::local_node(self))
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        Self::pods(self)
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pod_manager()
+            .get_by_full_name(&format!("{name}_{namespace}"))
+    }
+
+    async fn running_pods(&self) -> Result<Vec<Pod>, String> {
+        Self::running_pods(self)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        Self::healthy(self)
+    }
+
+    async fn container_log(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        options: LogOptions,
+    ) -> Result<LogParts, LogError> {
+        Self::container_log(self, namespace, pod, container, options).await
+    }
+
+    fn collect(&self, page: &mut Exposition) {
+        Self::collect(self, page);
+    }
+
+    fn collect_probes(&self, page: &mut Exposition) {
+        Self::collect_probes(self, page);
+    }
+
+    fn set_verbosity(&self, verbosity: u32) -> Result<(), String> {
+        logging::set_verbosity(verbosity).map_err(|error| error.to_string())
+    }
+
+    fn cri(&self) -> CriClient {
+        Self::cri(self).clone()
+    }
+}
