@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kubelet_host::files;
+use atomic_file::Durability;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -390,7 +390,7 @@ fn names(dir: &Path) -> Vec<(String, fs::Metadata)> {
 /// Adds the files of a directory to `sizes`, and removes an incomplete one.
 fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64>) {
     for (name, metadata) in names(dir) {
-        if files::is_temporary(&name) {
+        if atomic_file::is_temporary(&name) {
             let path = dir.join(&name);
             if let Err(error) = fs::remove_file(&path) {
                 passed_over(&path, &error);
@@ -407,7 +407,7 @@ fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_dir(dir)?;
-    files::replace_now(path, bytes, 0o600)
+    atomic_file::replace(path, bytes, 0o600, Durability::Synced)
 }
 
 /// Creates a directory and its parents, for the owner alone.

@@ -4,9 +4,10 @@ mod usable;
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
+use atomic_file::Durability;
 use futures::future::BoxFuture;
 use kube::Client;
-use kubelet_host::{clock, files, repeatable::blocking};
+use kubelet_host::{clock, repeatable::blocking};
 use kubelet_pacing::backoff::jittered;
 use rcgen::KeyPair;
 use tokio::{sync::watch, time};
@@ -408,7 +409,7 @@ impl IdentityKeeper {
 
 fn write_key(path: &std::path::Path, key: &KeyPair) -> io::Result<()> {
     let text = pem::encode("PRIVATE KEY", key.serialized_der());
-    files::replace_now(path, text.as_bytes(), 0o600)
+    atomic_file::replace(path, text.as_bytes(), 0o600, Durability::Synced)
 }
 
 /// A client with the credentials of a kubeconfig.

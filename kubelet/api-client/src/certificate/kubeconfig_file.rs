@@ -2,14 +2,19 @@
 
 use std::{io, path::Path};
 
+use atomic_file::Durability;
 use kube::config::Cluster;
-use kubelet_host::files;
 use serde_json::Value;
 
 /// Atomically writes a kubeconfig for `cluster` with the certificate and key in the file `pem`, as
 /// upstream does after a bootstrap.
 pub(super) fn write(path: &Path, cluster: &Cluster, pem: &Path) -> io::Result<()> {
-    files::replace_now(path, text(cluster, pem).as_bytes(), 0o600)
+    atomic_file::replace(
+        path,
+        text(cluster, pem).as_bytes(),
+        0o600,
+        Durability::Synced,
+    )
 }
 
 fn text(cluster: &Cluster, pem: &Path) -> String {

@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kubelet_host::{clock, files};
+use atomic_file::Durability;
+use kubelet_host::clock;
 
 use super::pair::{Pair, PairError};
 
@@ -100,7 +101,8 @@ impl PairStore {
         };
         let now = clock::now().strftime("%Y-%m-%d-%H-%M-%S").to_string();
         let path = self.path(&now);
-        files::replace_now(&path, pair.pem().as_bytes(), 0o600).map_err(io(&path))?;
+        atomic_file::replace(&path, pair.pem().as_bytes(), 0o600, Durability::Synced)
+            .map_err(io(&path))?;
 
         let (current, updated) = (self.current_path(), self.path("updated"));
         if current.exists() && !is_link(&current)? {

@@ -220,7 +220,7 @@ fn what_is_odd_is_passed_over() {
     let (pod, map) = (entry(Kind::Pod, "a"), entry(Kind::ConfigMap, "a"));
     setup.store.write(&map, b"{}").unwrap();
     fs::write(setup.store.dir().join("pods"), "").unwrap();
-    let new = files::temporary(&setup.path(&map));
+    let new = atomic_file::temporary(&setup.path(&map));
     fs::create_dir(&new).unwrap();
     fs::write(setup.store.dir().join("what-is-this"), "").unwrap();
     let next = setup.reopened(Some(1));
@@ -237,7 +237,7 @@ fn a_write_that_was_cut_leaves_what_was_there() {
     let setup = Setup::new();
     let pod = entry(Kind::Pod, "a");
     setup.store.write(&pod, b"whole").unwrap();
-    let new = files::temporary(&setup.path(&pod));
+    let new = atomic_file::temporary(&setup.path(&pod));
     fs::write(&new, b"ha").unwrap();
     let next = setup.reopened(Some(1));
     assert_eq!(next.entries(), std::slice::from_ref(&pod));

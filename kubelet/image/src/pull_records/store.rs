@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kubelet_host::files;
+use atomic_file::Durability;
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -201,7 +201,12 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 /// every pod may use those.
 fn write(dir: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    files::replace_now(&dir.join(name), &serde_json::to_vec(content)?, 0o600)
+    atomic_file::replace(
+        &dir.join(name),
+        &serde_json::to_vec(content)?,
+        0o600,
+        Durability::Synced,
+    )
 }
 
 fn remove(path: &Path) -> io::Result<()> {

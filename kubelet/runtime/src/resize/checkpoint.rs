@@ -8,8 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use atomic_file::Durability;
 use k8s_openapi::api::core::v1::ResourceRequirements;
-use kubelet_host::{files, repeatable::blocking};
+use kubelet_host::repeatable::blocking;
 use kubelet_pod_spec::identity::PodUid;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -88,8 +89,8 @@ fn write_in(pod_dir: &Path, checkpoint: &Checkpoint, writing: Writing) -> io::Re
     builder.recursive(true).mode(0o750).create(pod_dir)?;
     let (path, json) = (pod_dir.join(FILE), serde_json::to_vec(checkpoint)?);
     match writing {
-        Writing::Quick => files::replace_unsynced_now(&path, &json, 0o644),
-        Writing::Durable => files::replace_now(&path, &json, 0o644),
+        Writing::Quick => atomic_file::replace(&path, &json, 0o644, Durability::Unsynced),
+        Writing::Durable => atomic_file::replace(&path, &json, 0o644, Durability::Synced),
     }
 }
 

@@ -13,8 +13,9 @@ use std::{
     sync::Arc,
 };
 
+use atomic_file::Durability;
 use cri_proto::runtime::v1::{IdMapping, NamespaceMode, UserNamespace};
-use kubelet_host::{files, repeatable::blocking};
+use kubelet_host::repeatable::blocking;
 use serde::{Deserialize, Serialize};
 
 use self::subordinate_ids::{IdRange, RangeError};
@@ -233,7 +234,7 @@ fn write(pod_dir: &Path, mapping: Mapping) -> Result<(), UserNamespaceError> {
         gid_mappings: vec![mapping],
     };
     let text = serde_json::to_string(&mappings).map_err(io::Error::from);
-    text.and_then(|text| files::replace_now(&path, text.as_bytes(), 0o644))
+    text.and_then(|text| atomic_file::replace(&path, text.as_bytes(), 0o644, Durability::Synced))
         .map_err(failed("write", &path))
 }
 

@@ -9,7 +9,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use kubelet_host::{clock, files};
+use atomic_file::Durability;
+use kubelet_host::clock;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -62,8 +63,15 @@ pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedErr
         .create(dir)
         // The key comes last: a certificate without a key is created again.
         .and_then(|()| remove(&key))
-        .and_then(|()| files::replace_now(&certificate, certificate_pem.as_bytes(), 0o644))
-        .and_then(|()| files::replace_now(&key, key_pem.as_bytes(), 0o600));
+        .and_then(|()| {
+            atomic_file::replace(
+                &certificate,
+                certificate_pem.as_bytes(),
+                0o644,
+                Durability::Synced,
+            )
+        })
+        .and_then(|()| atomic_file::replace(&key, key_pem.as_bytes(), 0o600, Durability::Synced));
     match kept {
         Ok(()) => Ok([certificate, key]),
         Err(source) => Err(SelfSignedError::Io {

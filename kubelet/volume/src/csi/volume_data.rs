@@ -4,7 +4,8 @@
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
-use kubelet_host::{files, mount_info};
+use atomic_file::Durability;
+use kubelet_host::mount_info;
 use serde::{Deserialize, Serialize};
 
 use super::source::unique_name;
@@ -94,7 +95,8 @@ impl VolumeData {
         let path = dir.join(FILE);
         let failed = |error| VolumeError::io("write", &path, error);
         let text = serde_json::to_string(self).map_err(|error| failed(error.into()))?;
-        files::replace_now(&path, (text + "\n").as_bytes(), 0o644).map_err(failed)
+        atomic_file::replace(&path, (text + "\n").as_bytes(), 0o644, Durability::Synced)
+            .map_err(failed)
     }
 
     /// Removes the record, the mount point, which the driver was asked to release, and their
@@ -106,7 +108,7 @@ impl VolumeData {
         }
         mount::remove_mount_point(mount_point)?;
         let file = dir.join(FILE);
-        for file in [files::temporary(&file), file] {
+        for file in [atomic_file::temporary(&file), file] {
             mount::remove_mount_point(&file)?;
         }
         mount::remove_mount_point(dir)
