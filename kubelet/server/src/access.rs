@@ -10,10 +10,10 @@ use cri_streaming::bound::Bound;
 use tracing::{debug, warn};
 
 use super::{
-    answer::text,
     authentication::Authenticator,
     authorization::{Authorizer, Webhook, subresources, verb},
     options::{AccessOptions, AuthorizationMode},
+    response::text,
     reviews::Reviews,
     tls::{PeerCertificates, client_authority::ClientAuthority},
 };

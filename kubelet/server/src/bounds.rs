@@ -11,7 +11,7 @@ use cri_streaming::{bound::Bound, places::Room};
 use kubelet_metrics::{Collector, Exposition};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::answer::error;
+use super::response::error;
 
 /// Seconds until a refused client may try again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("10");

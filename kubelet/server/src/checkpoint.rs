@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::{
     NodeView,
-    answer::{json as json_answer, text},
+    response::{json as json_answer, text},
     target,
 };
 

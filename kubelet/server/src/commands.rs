@@ -12,10 +12,10 @@ use axum::{
 
 use super::{
     NodeView,
-    answer::{json, text},
+    body_guard::attach_to_body,
     bounds::Gate,
+    response::{json, text},
     target,
-    until_read::until_read,
 };
 
 pub(super) fn routes<V: NodeView>(view: V, gate: &Gate) -> Router {
@@ -35,7 +35,7 @@ fn run<V: NodeView>(view: V, gate: Gate) -> MethodRouter {
             let command = parameters.iter().find(|(name, _)| name == "cmd");
             let command = command.map_or("", |(_, value)| value);
             match output(&view, &path, command).await {
-                Ok(output) => until_read(json(output), place),
+                Ok(output) => attach_to_body(json(output), place),
                 Err(refusal) => *refusal,
             }
         },

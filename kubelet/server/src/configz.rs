@@ -3,7 +3,7 @@
 use axum::{Router, routing::get};
 use serde_json::Value;
 
-use super::answer::json;
+use super::response::json;
 
 pub(super) fn routes(configz: &Value) -> Router {
     let body = configz.to_string();

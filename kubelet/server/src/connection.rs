@@ -29,10 +29,10 @@ use tracing::debug;
 use super::{
     access::Access,
     authentication::websocket_protocol::remove_tokens,
-    end_apart::{Counted, end_apart},
+    body_guard::attach_to_body,
+    flush_before_end::{FlushCounting, flush_before_end},
     metrics::{HttpMetrics, ServerType},
     tls::{PeerCertificates, Tls},
-    until_read::until_read,
 };
 
 /// Maximum number of headers in a request.
@@ -222,13 +222,13 @@ async fn serve_connection(
         lifetime,
         ..
     } = service.limits;
-    let (stream, flushes) = Counted::new(stream);
+    let (stream, flushes) = FlushCounting::new(stream);
     let answer = service_fn(move |request| {
         let (service, peer, place) = (service.clone(), peer.clone(), Arc::clone(place));
         let flushes = Arc::clone(&flushes);
         async move {
             let answer = answer(request, service, peer, place).await?;
-            Ok::<_, std::convert::Infallible>(end_apart(answer, &flushes))
+            Ok::<_, std::convert::Infallible>(flush_before_end(answer, &flushes))
         }
     });
     let mut connection = std::pin::pin!(
@@ -271,7 +271,7 @@ async fn answer(
         .as_ref()
         .map(|(metrics, server)| metrics.begin(&request, *server));
     let (answer, busy) = answer_who_is_let_in(request, service, peer, place).await?;
-    Ok(until_read(answer, (busy, serving)))
+    Ok(attach_to_body(answer, (busy, serving)))
 }
 
 /// Checks access before routing, so that no route can bypass it.

@@ -12,7 +12,7 @@ use futures::stream;
 use kubelet_logs::{LogError, LogOptions, LogParts, OptionsError};
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeView, bounds::Gate, until_read::until_read};
+use super::{NodeView, body_guard::attach_to_body, bounds::Gate};
 
 /// Responses end with `cancel`. Followed logs are limited by `follow`.
 pub(super) fn routes<V: NodeView>(view: V, follow: Gate, cancel: CancellationToken) -> Router {
@@ -37,7 +37,7 @@ pub(super) fn routes<V: NodeView>(view: V, follow: Gate, cancel: CancellationTok
             .container_log(&namespace, &pod, &container, options)
             .await
         {
-            Ok(parts) => until_read(answer(parts, cancel), place),
+            Ok(parts) => attach_to_body(answer(parts, cancel), place),
             Err(error) => {
                 let status = match error {
                     LogError::NoPod(_) | LogError::NoContainer { .. } => StatusCode::NOT_FOUND,

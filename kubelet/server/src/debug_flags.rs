@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     NodeView,
-    answer::{error, text},
+    response::{error, text},
 };
 
 /// Size limit of a request body, in bytes; a number is shorter.

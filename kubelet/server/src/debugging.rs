@@ -7,11 +7,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     NodeView,
-    answer::error,
     bounds::Gates,
     checkpoint, commands, configz, container_logs, debug_flags,
     options::SecureOptions,
     pods, profiling,
+    response::error,
     streaming_server::{self, StreamingServer},
     streams, system_logs,
 };

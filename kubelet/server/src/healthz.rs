@@ -8,7 +8,7 @@ use axum::{
     routing::get,
 };
 
-use super::{NodeView, answer::text};
+use super::{NodeView, response::text};
 
 /// The checks, in the order of the report.
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];

@@ -5,9 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod answer;
 pub mod authentication;
 mod authorization;
+mod body_guard;
 mod bounds;
 mod checkpoint;
 mod commands;
@@ -16,14 +16,17 @@ mod connection;
 mod container_logs;
 mod debug_flags;
 mod debugging;
-mod end_apart;
-mod expiring;
+mod expiring_cache;
+mod flush_before_end;
 mod healthz;
 mod machine_info;
 mod metrics;
+mod node_view;
 pub mod options;
 mod pods;
 mod profiling;
+mod response;
+mod review_limit;
 pub mod reviews;
 mod secure;
 mod socket;
@@ -33,9 +36,6 @@ mod streams;
 mod system_logs;
 mod target;
 pub mod tls;
-mod turns;
-mod until_read;
-mod view;
 
 use std::{
     io,
@@ -64,9 +64,9 @@ use self::{
         self_signed::SelfSignedError,
     },
 };
+pub use node_view::NodeView;
 pub use secure::FromCluster;
 pub use socket::socket_path;
-pub use view::NodeView;
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use axum::{Router, http::StatusCode, routing::get};
 use kubelet_host::{clock, machine::Machine, repeatable::blocking};
 use serde_json::{Value, json};
 
-use super::answer::{error, json as json_answer};
+use super::response::{error, json as json_answer};
 
 pub(super) fn routes() -> Router {
     let answer = get(async || match blocking(read).await {

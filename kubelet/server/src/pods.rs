@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     NodeView,
-    answer::{error, json},
+    response::{error, json},
 };
 
 /// `/pods`: the pods assigned to this node.

@@ -4,7 +4,7 @@ use std::fs;
 
 use axum::{Router, extract::Path, http::StatusCode, response::Response, routing::get};
 
-use super::answer::{error, text};
+use super::response::{error, text};
 
 pub(super) fn routes() -> Router {
     Router::new().route("/debug/pprof/{*name}", get(answer))

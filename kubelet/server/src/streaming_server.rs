@@ -19,8 +19,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     NodeView,
-    answer::error,
     bounds::{Entered, Gates},
+    response::error,
 };
 
 /// Requests below this path go to the streaming server, without this prefix.

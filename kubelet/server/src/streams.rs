@@ -16,8 +16,8 @@ use kubelet_pod_spec::identity::{self, PodUid};
 
 use super::{
     NodeView,
-    answer::text,
     bounds::{Gate, Gates},
+    response::text,
     streaming_server::StreamingServer,
     target,
 };

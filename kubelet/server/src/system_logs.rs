@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
-use super::answer::error;
+use super::response::error;
 
 const BASE: &str = "/logs/";
 /// Maximum number of names in a listing; the rest is omitted.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::{CriError, labels};
 use kubelet_pod_spec::identity::PodUid;
 
-use super::{NodeView, answer::text};
+use super::{NodeView, response::text};
 
 /// The pod with this name.
 ///

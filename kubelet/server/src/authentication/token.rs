@@ -7,7 +7,7 @@ use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use sha2::{Digest, Sha256};
 
 use super::{AuthenticationError, User};
-use crate::{expiring::Expiring, reviews::Reviews, turns::Turns};
+use crate::{expiring_cache::ExpiringCache, review_limit::ReviewLimit, reviews::Reviews};
 
 /// Upper limit on the time that a rejected token is cached: the token may become valid.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
@@ -20,11 +20,11 @@ type Key = [u8; 32];
 pub(super) struct TokenAuthentication {
     reviews: Arc<dyn Reviews>,
     ttl: Duration,
-    users: Expiring<Key, User>,
+    users: ExpiringCache<Key, User>,
     /// Rejected tokens, apart from valid ones because unauthenticated callers control how many
     /// there are.
-    refused: Expiring<Key, ()>,
-    turns: Turns,
+    refused: ExpiringCache<Key, ()>,
+    limit: ReviewLimit,
 }
 
 impl TokenAuthentication {
@@ -32,15 +32,15 @@ impl TokenAuthentication {
         Self {
             reviews,
             ttl,
-            users: Expiring::default(),
-            refused: Expiring::default(),
-            turns: Turns::new(["token_reviews", "token_reviews_of_address"]),
+            users: ExpiringCache::default(),
+            refused: ExpiringCache::default(),
+            limit: ReviewLimit::new(["token_reviews", "token_reviews_of_address"]),
         }
     }
 
     /// The bounds on token reviews.
     pub(super) fn bounds(&self) -> [Arc<Bound>; 2] {
-        self.turns.bounds()
+        self.limit.bounds()
     }
 
     /// The user of a token in a request from `address`.
@@ -53,7 +53,7 @@ impl TokenAuthentication {
         if let Some(known) = self.known(&key) {
             return known;
         }
-        let _turn = self.turns.wait(address).await;
+        let _permit = self.limit.acquire(address).await;
         // A concurrent request may have had the same token reviewed.
         if let Some(known) = self.known(&key) {
             return known;

@@ -18,9 +18,9 @@ use tracing::{info, warn};
 pub(super) use self::attributes::{subresources, verb};
 use super::{
     authentication::User,
-    expiring::Expiring,
+    expiring_cache::ExpiringCache,
+    review_limit::ReviewLimit,
     reviews::{ReviewError, Reviews},
-    turns::Turns,
 };
 
 /// Size limit of a cached review, in bytes. Larger ones are not cached, which bounds the memory.
@@ -42,8 +42,8 @@ pub(super) struct Webhook {
     node_name: String,
     authorized_ttl: Duration,
     unauthorized_ttl: Duration,
-    answers: Expiring<String, bool>,
-    turns: Turns,
+    answers: ExpiringCache<String, bool>,
+    limit: ReviewLimit,
     is_failing: Outage,
 }
 
@@ -58,8 +58,8 @@ impl Webhook {
             node_name: node_name.to_owned(),
             authorized_ttl,
             unauthorized_ttl,
-            answers: Expiring::default(),
-            turns: Turns::new(["access_reviews", "access_reviews_of_address"]),
+            answers: ExpiringCache::default(),
+            limit: ReviewLimit::new(["access_reviews", "access_reviews_of_address"]),
             is_failing: Outage::default(),
         }
     }
@@ -87,7 +87,7 @@ impl Authorizer {
     pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
         match self {
             Self::AlwaysAllow => Vec::new(),
-            Self::Webhook(webhook) => webhook.turns.bounds().into(),
+            Self::Webhook(webhook) => webhook.limit.bounds().into(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Authorizer {
         if let Some(answer) = webhook.answers.get(&key) {
             return Ok(answer);
         }
-        let _turn = webhook.turns.wait(address).await;
+        let _permit = webhook.limit.acquire(address).await;
         if let Some(answer) = webhook.answers.get(&key) {
             return Ok(answer);
         }

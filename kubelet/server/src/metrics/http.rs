@@ -152,7 +152,7 @@ mod tests {
     use axum::{body::Body, response::Response};
 
     use super::*;
-    use crate::until_read::until_read;
+    use crate::body_guard::attach_to_body;
 
     #[test]
     fn routes_are_told_by_what_paths_begin_with() {
@@ -185,7 +185,7 @@ mod tests {
             .body(())
             .unwrap();
         let serving = metrics.begin(&request, ServerType::ReadWrite);
-        let answer = until_read(Response::new(Body::from("text")), serving);
+        let answer = attach_to_body(Response::new(Body::from("text")), serving);
         let labels =
             "{method=\"other\",path=\"exec\",server_type=\"readwrite\",long_running=\"true\"}";
         let during = text();

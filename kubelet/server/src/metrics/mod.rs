@@ -19,7 +19,7 @@ use tracing::warn;
 
 pub(super) use self::http::{HttpMetrics, ServerType};
 use self::process::Process;
-use super::{NodeView, answer::error};
+use super::{NodeView, response::error};
 
 /// Collectors in addition to the node's own.
 pub(super) type Collectors = Arc<[Arc<dyn Collector>]>;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     NodeView,
-    answer::{error, json},
+    response::{error, json},
 };
 
 /// The node's total CPU time at the last request, for the current usage.

@@ -13,17 +13,17 @@ use hyper::body::{Frame, SizeHint};
 
 /// Keeps a value until the response body is read or dropped. Data after an upgrade is not part of
 /// the body.
-pub(super) fn until_read<K: Send + Unpin + 'static>(answer: Response, kept: K) -> Response {
-    answer.map(|body| Body::new(Keeping { body, _kept: kept }))
+pub(super) fn attach_to_body<K: Send + Unpin + 'static>(answer: Response, kept: K) -> Response {
+    answer.map(|body| Body::new(GuardedBody { body, _kept: kept }))
 }
 
 /// A body and a value that is dropped with it.
-struct Keeping<K> {
+struct GuardedBody<K> {
     body: Body,
     _kept: K,
 }
 
-impl<K: Unpin> hyper::body::Body for Keeping<K> {
+impl<K: Unpin> hyper::body::Body for GuardedBody<K> {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -10,15 +10,15 @@ const CAPACITY: usize = 4096;
 
 /// A bounded cache whose entries each have their own time to live.
 #[derive(Debug)]
-pub(super) struct Expiring<K, V>(Mutex<BTreeMap<K, (V, Instant)>>);
+pub(super) struct ExpiringCache<K, V>(Mutex<BTreeMap<K, (V, Instant)>>);
 
-impl<K, V> Default for Expiring<K, V> {
+impl<K, V> Default for ExpiringCache<K, V> {
     fn default() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
 }
 
-impl<K: Ord + Clone, V: Clone> Expiring<K, V> {
+impl<K: Ord + Clone, V: Clone> ExpiringCache<K, V> {
     /// The value of a key, unless it has expired.
     pub(super) fn get(&self, key: &K) -> Option<V> {
         let mut entries = self.0.lock();
@@ -56,7 +56,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_kept_for_its_time_and_the_oldest_makes_room() {
-        let cache = Expiring::default();
+        let cache = ExpiringCache::default();
         cache.put(0, "short", Duration::from_secs(10));
         cache.put(1, "never", Duration::ZERO);
         assert_eq!((cache.get(&0), cache.get(&1)), (Some("short"), None));

@@ -25,26 +25,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Counts how often a connection was flushed completely.
 #[derive(Debug, Default)]
-pub(super) struct Flushes {
+pub(super) struct FlushCount {
     count: AtomicU64,
     waiting: AtomicWaker,
 }
 
-impl Flushes {
+impl FlushCount {
     fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 }
 
 /// A connection that counts its flushes.
-pub(super) struct Counted<S> {
+pub(super) struct FlushCounting<S> {
     stream: S,
-    flushes: Arc<Flushes>,
+    flushes: Arc<FlushCount>,
 }
 
-impl<S> Counted<S> {
-    pub(super) fn new(stream: S) -> (Self, Arc<Flushes>) {
-        let flushes = Arc::<Flushes>::default();
+impl<S> FlushCounting<S> {
+    pub(super) fn new(stream: S) -> (Self, Arc<FlushCount>) {
+        let flushes = Arc::<FlushCount>::default();
         let counted = Self {
             stream,
             flushes: Arc::clone(&flushes),
@@ -53,7 +53,7 @@ impl<S> Counted<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FlushCounting<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -63,7 +63,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FlushCounting<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -100,13 +100,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
 
 /// Delays the end of a response of unknown length until its bytes are flushed. `flushes` belongs to
 /// the response's connection.
-pub(super) fn end_apart(answer: Response, flushes: &Arc<Flushes>) -> Response {
+pub(super) fn flush_before_end(answer: Response, flushes: &Arc<FlushCount>) -> Response {
     if answer.body().size_hint().exact().is_some() {
         return answer;
     }
     let flushes = Arc::clone(flushes);
     answer.map(|body| {
-        Body::new(Ending {
+        Body::new(FlushBeforeEnd {
             body,
             flushes,
             given: None,
@@ -115,15 +115,15 @@ pub(super) fn end_apart(answer: Response, flushes: &Arc<Flushes>) -> Response {
     })
 }
 
-struct Ending {
+struct FlushBeforeEnd {
     body: Body,
-    flushes: Arc<Flushes>,
+    flushes: Arc<FlushCount>,
     /// The number of flushes when the last bytes were handed to the connection.
     given: Option<u64>,
     is_over: bool,
 }
 
-impl hyper::body::Body for Ending {
+impl hyper::body::Body for FlushBeforeEnd {
     type Data = Bytes;
     type Error = axum::Error;
 

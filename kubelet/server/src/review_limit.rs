@@ -8,66 +8,66 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Maximum number of concurrent reviews.
-const QUESTIONS: usize = 16;
+const MAX_REVIEWS: usize = 16;
 /// Maximum number of concurrent reviews for callers from one address.
-const OF_ADDRESS: usize = 4;
+const MAX_REVIEWS_OF_ADDRESS: usize = 4;
 
 /// Limits concurrent reviews.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct ReviewLimit {
     all: Semaphore,
     /// Slots by address, while there are active or waiting reviews for it.
     queues: Mutex<BTreeMap<Option<IpAddr>, Arc<Semaphore>>>,
-    questions: Arc<Bound>,
-    of_address: Arc<Bound>,
+    all_bound: Arc<Bound>,
+    address_bound: Arc<Bound>,
 }
 
 /// Permits one review, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct ReviewPermit<'a> {
     // Fields are dropped in this order. The queue comes last, to see whether its slots are unused.
     _of_all: Option<SemaphorePermit<'a>>,
     _of_address: Option<OwnedSemaphorePermit>,
-    _queue: Queue<'a>,
+    _queue: AddressSlots<'a>,
 }
 
 /// An active or waiting review in the queue of its address.
 #[derive(Debug)]
-struct Queue<'a> {
-    turns: &'a Turns,
+struct AddressSlots<'a> {
+    limit: &'a ReviewLimit,
     address: Option<IpAddr>,
     slots: Arc<Semaphore>,
 }
 
-impl Turns {
+impl ReviewLimit {
     /// Limits without active reviews. The names are those of the bounds on all reviews and on the
     /// reviews for one address.
-    pub(super) fn new([questions, of_address]: [&'static str; 2]) -> Self {
+    pub(super) fn new([all_bound, address_bound]: [&'static str; 2]) -> Self {
         let bound = |name, most| Arc::new(Bound::new("secure", name, most));
         Self {
-            all: Semaphore::new(QUESTIONS),
+            all: Semaphore::new(MAX_REVIEWS),
             queues: Mutex::default(),
-            questions: bound(questions, QUESTIONS),
-            of_address: bound(of_address, OF_ADDRESS),
+            all_bound: bound(all_bound, MAX_REVIEWS),
+            address_bound: bound(address_bound, MAX_REVIEWS_OF_ADDRESS),
         }
     }
 
     pub(super) fn bounds(&self) -> [Arc<Bound>; 2] {
-        [&self.questions, &self.of_address].map(Arc::clone)
+        [&self.all_bound, &self.address_bound].map(Arc::clone)
     }
 
     /// Waits for a permit to review a caller from `address`.
-    pub(super) async fn wait(&self, address: Option<IpAddr>) -> Turn<'_> {
-        let queue = Queue::join(self, address);
+    pub(super) async fn acquire(&self, address: Option<IpAddr>) -> ReviewPermit<'_> {
+        let queue = AddressSlots::join(self, address);
         if queue.slots.available_permits() == 0 {
-            self.of_address.reach();
+            self.address_bound.reach();
         }
         let of_address = Arc::clone(&queue.slots).acquire_owned().await;
         if self.all.available_permits() == 0 {
-            self.questions.reach();
+            self.all_bound.reach();
         }
         let of_all = self.all.acquire().await;
-        Turn {
+        ReviewPermit {
             // The semaphores are never closed.
             _of_all: of_all.ok(),
             _of_address: of_address.ok(),
@@ -76,23 +76,23 @@ impl Turns {
     }
 }
 
-impl<'a> Queue<'a> {
-    fn join(turns: &'a Turns, address: Option<IpAddr>) -> Self {
-        let mut queues = turns.queues.lock();
+impl<'a> AddressSlots<'a> {
+    fn join(limit: &'a ReviewLimit, address: Option<IpAddr>) -> Self {
+        let mut queues = limit.queues.lock();
         let slots = queues
             .entry(address)
-            .or_insert_with(|| Arc::new(Semaphore::new(OF_ADDRESS)));
+            .or_insert_with(|| Arc::new(Semaphore::new(MAX_REVIEWS_OF_ADDRESS)));
         Self {
-            turns,
+            limit,
             address,
             slots: Arc::clone(slots),
         }
     }
 }
 
-impl Drop for Queue<'_> {
+impl Drop for AddressSlots<'_> {
     fn drop(&mut self) {
-        let mut queues = self.turns.queues.lock();
+        let mut queues = self.limit.queues.lock();
         // Only this queue and the map refer to the slots.
         if Arc::strong_count(&self.slots) == 2 {
             queues.remove(&self.address);
@@ -108,27 +108,27 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_has_its_part_of_the_questions() {
-        let turns = Turns::new(["questions", "of_address"]);
+        let limit = ReviewLimit::new(["questions", "of_address"]);
         let address = |n: u8| Some(IpAddr::from([192, 0, 2, n]));
-        let mut asking = Vec::new();
+        let mut permits = Vec::new();
         for n in 0..4 {
             for _ in 0..4 {
-                let turn = turns.wait(address(u8::try_from(n).unwrap()));
-                asking.push(turn.now_or_never().unwrap());
+                let permit = limit.acquire(address(u8::try_from(n).unwrap()));
+                permits.push(permit.now_or_never().unwrap());
             }
         }
-        assert!(turns.wait(address(0)).now_or_never().is_none());
-        let mut next = Box::pin(turns.wait(address(99)));
+        assert!(limit.acquire(address(0)).now_or_never().is_none());
+        let mut next = Box::pin(limit.acquire(address(99)));
         assert!(
             (&mut next).now_or_never().is_none(),
             "all of them are taken"
         );
-        let reached = turns.bounds().map(|bound| bound.reached());
+        let reached = limit.bounds().map(|bound| bound.reached());
         assert_eq!(reached, [1, 1]);
-        asking.remove(0);
-        let turn = next.now_or_never().unwrap();
-        assert_eq!(turns.queues.lock().len(), 5);
-        drop((turn, asking));
-        assert!(turns.queues.lock().is_empty());
+        permits.remove(0);
+        let permit = next.now_or_never().unwrap();
+        assert_eq!(limit.queues.lock().len(), 5);
+        drop((permit, permits));
+        assert!(limit.queues.lock().is_empty());
     }
 }
