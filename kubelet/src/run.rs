@@ -236,7 +236,7 @@ async fn serve(
     kubelet: Kubelet,
     pods: PodRunner,
     settings: &Settings,
-    from_cluster: FromCluster,
+    from_cluster: ClusterDependencies,
     updates: mpsc::Receiver<PodUpdate>,
     tasks: &TaskTracker,
     cancel: &CancellationToken,

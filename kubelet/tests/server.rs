@@ -18,7 +18,7 @@ use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
-use kubelet_server::{FromCluster, NodeView, Servers, options::ServerOptions, socket_path};
+use kubelet_server::{ClusterDependencies, NodeView, Servers, options::ServerOptions, socket_path};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -132,7 +132,7 @@ async fn serve(health: Result<(), String>) -> Served {
         read_only: any,
         secure: None,
     };
-    let servers = Servers::bind(&options, root.path(), FromCluster::default())
+    let servers = Servers::bind(&options, root.path(), ClusterDependencies::default())
         .await
         .unwrap();
     let [healthz, read_only, _] = servers
@@ -243,7 +243,7 @@ async fn a_port_that_is_taken_is_named_with_its_option() {
         ..ServerOptions::default()
     };
     let root = tempfile::tempdir().unwrap();
-    let error = Servers::bind(&options, root.path(), FromCluster::default())
+    let error = Servers::bind(&options, root.path(), ClusterDependencies::default())
         .await
         .unwrap_err()
         .to_string();

@@ -20,7 +20,7 @@ use super::{
 
 /// Admits requests, or returns the reason for the refusal.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(super) struct AccessControl {
     authenticator: Authenticator,
     authorizer: Authorizer,
 }
@@ -40,7 +40,7 @@ pub enum AccessError {
     Authorization,
 }
 
-impl Access {
+impl AccessControl {
     pub(super) fn new(
         options: &AccessOptions,
         node_name: &str,

@@ -25,7 +25,7 @@ pub(super) struct Gate {
 }
 
 /// Permits one request, until it is dropped.
-pub(super) type Entered = OwnedSemaphorePermit;
+pub(super) type GatePermit = OwnedSemaphorePermit;
 
 /// The gates of a server.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl Gate {
     ///
     /// # Errors
     /// The response to the client if the limit is reached.
-    pub(super) fn enter(&self) -> Result<Entered, Box<Response>> {
+    pub(super) fn enter(&self) -> Result<GatePermit, Box<Response>> {
         Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             self.bound.reach();
             let (most, what) = (self.bound.most(), self.what);

@@ -27,7 +27,7 @@ use tower::ServiceExt as _;
 use tracing::debug;
 
 use super::{
-    access::Access,
+    access::AccessControl,
     authentication::websocket_protocol::remove_tokens,
     body_guard::attach_to_body,
     flush_before_end::{FlushCounting, flush_before_end},
@@ -99,7 +99,7 @@ pub(super) struct Service {
     pub(super) limits: Limits,
     pub(super) places: Arc<Places>,
     /// TLS and access control, on the secure port.
-    pub(super) guard: Option<(Arc<Tls>, Arc<Access>)>,
+    pub(super) guard: Option<(Arc<Tls>, Arc<AccessControl>)>,
     /// Request metrics, and the server type to count requests under.
     pub(super) counted: Option<(Arc<HttpMetrics>, ServerType)>,
 }

@@ -58,14 +58,14 @@ use self::{
     connection::{Limits, OPEN_ROOM, Service},
     metrics::{Collectors, HttpMetrics},
     options::ServerOptions,
-    secure::Secure,
+    secure::SecurePort,
     tls::{
         certificate::CertificateError, client_authority::AuthorityError,
         self_signed::SelfSignedError,
     },
 };
 pub use node_view::NodeView;
-pub use secure::FromCluster;
+pub use secure::ClusterDependencies;
 pub use socket::socket_path;
 
 /// Why a server cannot start.
@@ -110,7 +110,7 @@ pub enum ServerError {
 pub struct Servers {
     healthz: Option<TcpListener>,
     read_only: Option<TcpListener>,
-    secure: Option<(TcpListener, Secure)>,
+    secure: Option<(TcpListener, SecurePort)>,
     /// Collectors of the metrics that only a node in a cluster has.
     metrics: Vec<Arc<dyn Collector>>,
     socket: UnixListener,
@@ -126,14 +126,14 @@ impl Servers {
     pub async fn bind(
         options: &ServerOptions,
         root_dir: &Path,
-        cluster: FromCluster,
+        cluster: ClusterDependencies,
     ) -> Result<Self, ServerError> {
         let path = socket_path(root_dir);
         let socket = socket::bind(&path).map_err(|source| ServerError::Socket { path, source })?;
         let metrics = cluster.metrics.clone();
         let secure = match &options.secure {
             Some(secure) => {
-                let built = Secure::new(secure, cluster).await?;
+                let built = SecurePort::new(secure, cluster).await?;
                 let option = "address and port (--address, --port), or switch it off with enableServer (--enable-server=false)";
                 bind("the kubelet's API", Some(secure.address), option)
                     .await?

@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     NodeView, ServerError,
-    access::Access,
+    access::AccessControl,
     bounds::Gates,
     connection::{Limits, Service, secure_room},
     debugging,
@@ -31,7 +31,7 @@ const AUTHORITY_PERIOD: Duration = Duration::from_secs(60);
 
 /// The parts of the secure port that come from the API server; none on a standalone node.
 #[derive(Clone, Debug, Default)]
-pub struct FromCluster {
+pub struct ClusterDependencies {
     /// Reviews tokens and access.
     pub reviews: Option<Arc<dyn Reviews>>,
     /// The certificate that the API server signs (`serverTLSBootstrap`). It replaces a self-signed
@@ -43,24 +43,24 @@ pub struct FromCluster {
 
 /// The secure port without its listener. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Secure {
+pub(super) struct SecurePort {
     options: Arc<SecureOptions>,
     tls: Arc<Tls>,
-    access: Arc<Access>,
+    access: Arc<AccessControl>,
     authority: Option<Arc<ClientAuthority>>,
     places: Arc<Places>,
     gates: Gates,
 }
 
-impl Secure {
+impl SecurePort {
     /// Loads the certificate and the client authorities; creates a self-signed certificate if
     /// needed.
     pub(super) async fn new(
         options: &SecureOptions,
-        cluster: FromCluster,
+        cluster: ClusterDependencies,
     ) -> Result<Self, ServerError> {
         let options = Arc::new(options.clone());
-        let FromCluster {
+        let ClusterDependencies {
             reviews,
             certificate: signed,
             metrics: _,
@@ -74,7 +74,7 @@ impl Secure {
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
         let node_name = &options.node_name;
-        let access = Access::new(&options.access, node_name, authority.clone(), reviews)?;
+        let access = AccessControl::new(&options.access, node_name, authority.clone(), reviews)?;
         let tls = Tls::new(certificate, authority.clone(), options.tls.clone());
         let room = secure_room();
         Ok(Self {
@@ -140,12 +140,12 @@ impl Secure {
     }
 }
 
-type Read = (Arc<dyn ServingCertificate>, Option<Arc<ClientAuthority>>);
+type CertificateAndAuthority = (Arc<dyn ServingCertificate>, Option<Arc<ClientAuthority>>);
 
 fn read(
     options: &SecureOptions,
     signed: Option<Arc<dyn ServingCertificate>>,
-) -> Result<Read, ServerError> {
+) -> Result<CertificateAndAuthority, ServerError> {
     let certificate: Arc<dyn ServingCertificate> = match (&options.certificate, signed) {
         (CertificateSource::Files { certificate, key }, _) => {
             Arc::new(CertificateFiles::load(certificate, key)?)

@@ -19,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     NodeView,
-    bounds::{Entered, Gates},
+    bounds::{GatePermit, Gates},
     response::error,
 };
 
@@ -89,14 +89,14 @@ impl StreamingServer {
 
     /// Proxies a request to the URL that the runtime returned for it. `place` is held until the
     /// connection has ended.
-    pub(super) async fn forward(&self, request: Request, url: &str, place: Entered) -> Response {
+    pub(super) async fn forward(&self, request: Request, url: &str, place: GatePermit) -> Response {
         match self.resolve(url).await {
             Ok(backend) => self.carry(request, &backend, place).await,
             Err(fault) => error(StatusCode::BAD_GATEWAY, fault),
         }
     }
 
-    async fn carry(&self, request: Request, backend: &Uri, place: Entered) -> Response {
+    async fn carry(&self, request: Request, backend: &Uri, place: GatePermit) -> Response {
         let mut proxy = self.proxy.clone();
         if backend.scheme() == Some(&uri::Scheme::HTTPS) {
             proxy = match self.tls().await {

@@ -118,7 +118,7 @@ async fn container_url<V: NodeView>(
     path: &[String],
     parameters: &Parameters,
 ) -> Result<String, Box<Response>> {
-    let wants = Wants::of(parameters)
+    let wants = StreamOptions::of(parameters)
         .map_err(|reason| Box::new(text(StatusCode::BAD_REQUEST, reason.to_owned())))?;
     let (namespace, name, uid, container) = match path {
         [namespace, name, container] => (namespace, name, None, container),
@@ -142,7 +142,7 @@ async fn container_url<V: NodeView>(
         let reason = format!("container not found ({container:?})");
         return Err(Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, reason)));
     };
-    let Wants {
+    let StreamOptions {
         stdin,
         stdout,
         stderr,
@@ -246,14 +246,14 @@ fn refused(error: CriError) -> Box<Response> {
 
 /// The requested streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wants {
+struct StreamOptions {
     stdin: bool,
     stdout: bool,
     stderr: bool,
     tty: bool,
 }
 
-impl Wants {
+impl StreamOptions {
     fn of(parameters: &Parameters) -> Result<Self, &'static str> {
         let is_set = |name: &str| values(parameters, name).next() == Some("1");
         let tty = is_set("tty");
@@ -304,22 +304,22 @@ mod tests {
 
     #[test]
     fn a_terminal_has_no_stream_for_errors() {
-        let wants = Wants::of(&parameters(&[
+        let wants = StreamOptions::of(&parameters(&[
             ("output", "1"),
             ("error", "1"),
             ("tty", "1"),
         ]));
         assert_eq!(
             wants,
-            Ok(Wants {
+            Ok(StreamOptions {
                 stdin: false,
                 stdout: true,
                 stderr: false,
                 tty: true
             })
         );
-        assert!(Wants::of(&parameters(&[("tty", "1"), ("error", "1")])).is_err());
-        assert!(Wants::of(&parameters(&[("output", "true")])).is_err());
+        assert!(StreamOptions::of(&parameters(&[("tty", "1"), ("error", "1")])).is_err());
+        assert!(StreamOptions::of(&parameters(&[("output", "true")])).is_err());
     }
 
     #[test]

@@ -26,7 +26,7 @@ const BASE: &str = "/logs/";
 const LISTED: usize = 10_000;
 
 /// The target of a path.
-enum Found {
+enum OpenedPath {
     File(File, u64),
     /// Names of the entries; directories end with a slash.
     Directory(Vec<String>),
@@ -47,15 +47,15 @@ async fn answer(root: PathBuf, uri: &Uri) -> Response {
     };
     let opened = blocking(move || open(&root, &decoded)).await;
     match opened.map_err(io::Error::other).flatten() {
-        Ok(Found::Directory(_)) if !uri.path().ends_with('/') => {
+        Ok(OpenedPath::Directory(_)) if !uri.path().ends_with('/') => {
             let name = uri.path().rsplit('/').next().unwrap_or_default();
             match HeaderValue::from_str(&format!("{name}/")) {
                 Ok(to) => (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, to)]).into_response(),
                 Err(_) => error(StatusCode::NOT_FOUND, "404 page not found"),
             }
         }
-        Ok(Found::Directory(names)) => listing(&names),
-        Ok(Found::File(file, size)) => {
+        Ok(OpenedPath::Directory(names)) => listing(&names),
+        Ok(OpenedPath::File(file, size)) => {
             // The announced length must match, even if the file grows meanwhile.
             let content = tokio::fs::File::from_std(file).take(size);
             let headers = [
@@ -92,7 +92,7 @@ fn decode(path: &str) -> Option<PathBuf> {
 
 /// Opens `path` below `root`. Symlinks are followed, but must stay below `root`. The check is on
 /// the opened file, so that it cannot be raced.
-fn open(root: &Path, path: &Path) -> io::Result<Found> {
+fn open(root: &Path, path: &Path) -> io::Result<OpenedPath> {
     let root = fs::canonicalize(root)?;
     let named = rustix::fs::open(
         root.join(path),
@@ -105,14 +105,14 @@ fn open(root: &Path, path: &Path) -> io::Result<Found> {
     }
     let metadata = fs::metadata(&by_number)?;
     if metadata.is_dir() {
-        return list(&by_number).map(Found::Directory);
+        return list(&by_number).map(OpenedPath::Directory);
     }
     if !metadata.is_file() {
         return Err(io::ErrorKind::NotFound.into());
     }
     let file = File::open(&by_number)?;
     let size = file.metadata()?.len();
-    Ok(Found::File(file, size))
+    Ok(OpenedPath::File(file, size))
 }
 
 fn list(dir: &Path) -> io::Result<Vec<String>> {
@@ -192,12 +192,12 @@ mod tests {
         symlink("/dev/zero", root.join("device")).unwrap();
 
         let read = |path: &str| match open(&root, &decode(path)?).ok()? {
-            Found::File(mut file, _) => {
+            OpenedPath::File(mut file, _) => {
                 let mut text = String::new();
                 file.read_to_string(&mut text).ok()?;
                 Some(text)
             }
-            Found::Directory(names) => Some(names.join(" ")),
+            OpenedPath::Directory(names) => Some(names.join(" ")),
         };
         let line = Some("a line\n".to_owned());
         assert_eq!(read("pods/0.log"), line);

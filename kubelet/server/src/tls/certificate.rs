@@ -92,11 +92,11 @@ impl ServingCertificate for SignedCertificate {
 pub struct CertificateFiles {
     certificate: PathBuf,
     key: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<LoadedCertificate>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LoadedCertificate {
     stamps: Option<[Stamp; 2]>,
     current: Arc<CertifiedKey>,
 }
@@ -113,7 +113,7 @@ impl CertificateFiles {
         Ok(Self {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
-            state: Mutex::new(State { stamps, current }),
+            state: Mutex::new(LoadedCertificate { stamps, current }),
         })
     }
 }

@@ -28,11 +28,11 @@ use super::watched_file::Stamp;
 #[derive(Debug)]
 pub struct ClientAuthority {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<LoadedAuthority>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LoadedAuthority {
     stamp: Option<Stamp>,
     verifier: Arc<dyn ClientCertVerifier>,
 }
@@ -55,7 +55,7 @@ impl ClientAuthority {
         let verifier = read(path)?;
         Ok(Self {
             path: path.to_owned(),
-            state: Mutex::new(State { stamp, verifier }),
+            state: Mutex::new(LoadedAuthority { stamp, verifier }),
         })
     }
 

@@ -40,12 +40,12 @@ pub(super) struct Tls {
     certificate: Arc<dyn ServingCertificate>,
     authority: Option<Arc<ClientAuthority>>,
     parameters: TlsParameters,
-    built: Mutex<Option<Built>>,
+    built: Mutex<Option<CachedConfig>>,
 }
 
 /// A configuration and its certificate.
 #[derive(Debug)]
-struct Built {
+struct CachedConfig {
     certificate: Arc<CertifiedKey>,
     config: Arc<ServerConfig>,
 }
@@ -98,7 +98,7 @@ impl Tls {
             return Ok(Arc::clone(&built.config));
         }
         let config = Arc::new(self.build(&certificate).map_err(io::Error::other)?);
-        *built = Some(Built {
+        *built = Some(CachedConfig {
             certificate,
             config: Arc::clone(&config),
         });

@@ -25,7 +25,7 @@ use kubelet_http::roots::Roots;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use kubelet_server::{
-    FromCluster, NodeView, Servers,
+    ClusterDependencies, NodeView, Servers,
     options::{
         AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
         SecureOptions, ServerOptions,
@@ -239,7 +239,7 @@ impl Node {
         };
         let known = Arc::new(Known::default());
         let reviews: Arc<dyn Reviews> = known.clone();
-        let cluster = FromCluster {
+        let cluster = ClusterDependencies {
             reviews: Some(reviews),
             certificate: None,
             metrics: Vec::new(),

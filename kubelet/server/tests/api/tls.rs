@@ -3,7 +3,7 @@
 use std::fs;
 
 use kubelet_server::{
-    FromCluster, Servers,
+    ClusterDependencies, Servers,
     options::{CertificateSource, ServerOptions},
     tls::parameters::TlsParameters,
 };
@@ -91,7 +91,7 @@ async fn webhooks_without_an_api_server_are_refused_by_name() {
             secure: Some(secure),
             ..ServerOptions::default()
         };
-        let error = Servers::bind(&options, dir.path(), FromCluster::default())
+        let error = Servers::bind(&options, dir.path(), ClusterDependencies::default())
             .await
             .unwrap_err()
             .to_string();

@@ -2,7 +2,7 @@ use std::fs;
 
 use kubelet_pod_spec::quantity::NANOS;
 use kubelet_server::{
-    FromCluster, Servers,
+    ClusterDependencies, Servers,
     options::{AuthorizationMode, CertificateSource, ServerOptions},
 };
 
@@ -282,7 +282,7 @@ async fn authorizes(settings: &Settings) -> Result<AuthorizationMode, String> {
         secure: Some(secure.clone()),
         ..ServerOptions::default()
     };
-    let bound = Servers::bind(&options, dir.path(), FromCluster::default()).await;
+    let bound = Servers::bind(&options, dir.path(), ClusterDependencies::default()).await;
     bound.map_err(|error| error.to_string())?;
     Ok(secure.access.authorization)
 }
