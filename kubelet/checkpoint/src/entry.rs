@@ -10,7 +10,7 @@ use kubelet_pod_spec::{identity, names};
 
 /// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum EntryKind {
     /// This node's object, reduced to what pods need.
     Node,
     /// A pod of this node.
@@ -37,7 +37,7 @@ pub enum Kind {
     SignerBundles,
 }
 
-impl Kind {
+impl EntryKind {
     /// Every kind.
     pub const ALL: [Self; 12] = [
         Self::Node,
@@ -89,7 +89,7 @@ impl Kind {
 /// An object, or a group of objects, with a file of its own.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    kind: Kind,
+    kind: EntryKind,
     /// Empty for kinds without a namespace.
     namespace: String,
     name: String,
@@ -98,7 +98,7 @@ pub struct Entry {
 impl Entry {
     /// The entry of an object; `None` if the namespace or name is invalid, so that every file stays
     /// inside the checkpoint's directory.
-    pub fn new(kind: Kind, namespace: &str, name: &str) -> Option<Self> {
+    pub fn new(kind: EntryKind, namespace: &str, name: &str) -> Option<Self> {
         let has_namespace = names::dns1123_label(namespace).is_ok();
         let is_placed = match kind.is_namespaced() {
             true => has_namespace,
@@ -113,11 +113,15 @@ impl Entry {
 
     /// The entry of a pod.
     pub fn of_pod(pod: &Pod) -> Option<Self> {
-        Self::new(Kind::Pod, identity::namespace(pod), identity::name(pod))
+        Self::new(
+            EntryKind::Pod,
+            identity::namespace(pod),
+            identity::name(pod),
+        )
     }
 
     /// Its kind.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> EntryKind {
         self.kind
     }
 
@@ -171,11 +175,11 @@ mod tests {
         let dir = Path::new("/c");
         let path = |kind, namespace, name| Entry::new(kind, namespace, name).map(|e| e.path(dir));
         assert_eq!(
-            path(Kind::Pod, "default", "web-1"),
+            path(EntryKind::Pod, "default", "web-1"),
             Some(PathBuf::from("/c/pods/default/web-1"))
         );
         assert_eq!(
-            path(Kind::Volume, "", "pv.1"),
+            path(EntryKind::Volume, "", "pv.1"),
             Some(PathBuf::from("/c/persistentvolumes/pv.1"))
         );
         for (namespace, name) in [
@@ -186,7 +190,7 @@ mod tests {
             ("", "a"),
         ] {
             assert_eq!(
-                path(Kind::ConfigMap, namespace, name),
+                path(EntryKind::ConfigMap, namespace, name),
                 None,
                 "{namespace}/{name}"
             );

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod entry;
-mod matters;
+mod fingerprint;
 pub mod objects;
 mod references;
 pub mod sealed;
@@ -41,9 +41,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use self::{
-    entry::{Entry, Kind},
+    entry::{Entry, EntryKind},
     sealed::{KeyError, SealingKey},
-    state::{Answered, State},
+    state::{CheckpointState, FetchedObject},
     store::{Store, StoreError},
 };
 
@@ -79,7 +79,7 @@ pub struct Checkpoint {
     node: Option<Arc<Node>>,
     /// Why there is no node object; a message for the log.
     no_node: String,
-    state: Mutex<State>,
+    state: Mutex<CheckpointState>,
     /// Signals pending writes or removals.
     wake: Notify,
 }
@@ -117,14 +117,14 @@ impl Checkpoint {
     ) -> Result<Self, CheckpointError> {
         let key = options.key_file.as_deref().map(SealingKey::read);
         let store = Store::open(&options.dir, key.transpose()?)?;
-        let mut state = State::new(store.keeps(Kind::Secret));
+        let mut state = CheckpointState::new(store.keeps(EntryKind::Secret));
         for entry in store.entries() {
             let names = match entry.kind() {
-                Kind::Claim => names_of(&store, &entry, references::of_claim),
-                Kind::Volume => names_of(&store, &entry, references::of_volume),
+                EntryKind::Claim => names_of(&store, &entry, references::of_claim),
+                EntryKind::Volume => names_of(&store, &entry, references::of_volume),
                 _ => BTreeSet::new(),
             };
-            if entry.kind() == Kind::Pod {
+            if entry.kind() == EntryKind::Pod {
                 match read_pod(&store, &entry) {
                     Ok(pod) => state.found_pod(entry.clone(), pod),
                     Err(error) => {
@@ -160,7 +160,7 @@ impl Checkpoint {
         let mut pods = self.state.lock().pods();
         pods.retain(|pod| {
             let is_over = known_status::has_ended(pod) || pod.metadata.deletion_timestamp.is_some();
-            if self.node.is_some() || is_over || !matters::asks_for_labels(pod) {
+            if self.node.is_some() || is_over || !fingerprint::depends_on_node_labels(pod) {
                 return true;
             }
             error!(
@@ -184,8 +184,8 @@ impl Checkpoint {
     }
 
     /// Whether the API server has listed the pods since this kubelet started.
-    pub fn is_told(&self) -> bool {
-        self.state.lock().is_told()
+    pub fn has_pod_list(&self) -> bool {
+        self.state.lock().has_pod_list()
     }
 
     /// Records the complete list of this node's pods in the API server.
@@ -203,13 +203,13 @@ impl Checkpoint {
         self.change(|state| state.remove_pod(pod));
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut CheckpointState)) {
         change(&mut self.state.lock());
         self.wake.notify_one();
     }
 
     /// Whether entries of this kind are kept.
-    fn keeps(&self, kind: Kind) -> bool {
+    fn keeps(&self, kind: EntryKind) -> bool {
         self.store.keeps(kind)
     }
 
@@ -226,7 +226,7 @@ impl Checkpoint {
         }
         match serde_json::to_vec(object) {
             Ok(text) => self.change(|state| {
-                state.keep(Answered {
+                state.keep(FetchedObject {
                     entry,
                     version,
                     text,
@@ -372,7 +372,7 @@ impl Checkpoint {
         loop {
             let now = node.borrow_and_update().clone();
             if let Some(now) = now {
-                self.keep_node(&matters::node(&now));
+                self.keep_node(&fingerprint::without_unneeded_fields(&now));
             }
             let changed = cancel.run_until_cancelled(node.changed());
             if !matches!(changed.await, Some(Ok(()))) {
@@ -383,7 +383,7 @@ impl Checkpoint {
 
     fn keep_node(&self, node: &Node) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let Some(entry) = Entry::new(Kind::Node, "", name) else {
+        let Some(entry) = Entry::new(EntryKind::Node, "", name) else {
             return;
         };
         match serde_json::to_vec(node) {
@@ -429,9 +429,9 @@ fn read_pod(store: &Store, entry: &Entry) -> Result<Pod, StoreError> {
 /// # Errors
 /// Why the node object is unknown; a message for the log.
 fn read_node(store: &Store, name: &str) -> Result<Node, String> {
-    let dir = store.dir().join(Kind::Node.directory());
+    let dir = store.dir().join(EntryKind::Node.directory());
     let unknown = || format!("{} has no object of this node", dir.display());
-    let entry = Entry::new(Kind::Node, "", name).ok_or_else(unknown)?;
+    let entry = Entry::new(EntryKind::Node, "", name).ok_or_else(unknown)?;
     match store.read_object(&entry) {
         Ok(Some(node)) => Ok(node),
         Ok(None) => Err(unknown()),

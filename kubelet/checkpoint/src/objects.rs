@@ -22,7 +22,7 @@ use tracing::debug;
 
 use super::{
     Checkpoint,
-    entry::{Entry, Kind},
+    entry::{Entry, EntryKind},
     references,
     store::StoreError,
 };
@@ -36,15 +36,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// Volume attachments are not kept: only the cluster knows whether a volume is still attached here
 /// or by now to another node. Pods with such volumes wait for the API server.
-pub struct KeptObjects {
+pub struct CheckpointedObjects {
     server: Arc<dyn Objects>,
     checkpoint: Arc<Checkpoint>,
     is_away: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
-impl fmt::Debug for KeptObjects {
+impl fmt::Debug for CheckpointedObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeptObjects")
+        f.debug_struct("CheckpointedObjects")
             .field("server", &self.server)
             .field("checkpoint", &self.checkpoint)
             .finish_non_exhaustive()
@@ -52,15 +52,15 @@ impl fmt::Debug for KeptObjects {
 }
 
 /// A requested object.
-struct Asked {
+struct ObjectRequest {
     /// `None` if the name is invalid.
     entry: Option<Entry>,
     resource: &'static str,
     name: String,
 }
 
-impl Asked {
-    fn new(kind: Kind, namespace: &str, resource: &'static str, name: &str) -> Self {
+impl ObjectRequest {
+    fn new(kind: EntryKind, namespace: &str, resource: &'static str, name: &str) -> Self {
         Self {
             entry: Entry::new(kind, namespace, name),
             resource,
@@ -77,7 +77,7 @@ impl Asked {
     }
 }
 
-impl KeptObjects {
+impl CheckpointedObjects {
     /// The objects of `server`, which are kept in `checkpoint`. `is_away` says whether the server
     /// is unreachable.
     pub fn new(
@@ -95,14 +95,14 @@ impl KeptObjects {
     /// Whether kept objects take the place of the server's: it has not sent this node's pods, or it is
     /// unreachable.
     fn is_alone(&self) -> bool {
-        !self.checkpoint.is_told() || (self.is_away)()
+        !self.checkpoint.has_pod_list() || (self.is_away)()
     }
 
     /// Returns the server's answer, or the kept object as `Ok(Err(_))`. If the server answers
     /// `NotFound`, the kept object is removed.
     async fn ask<T, K>(
         &self,
-        asked: &Asked,
+        request: &ObjectRequest,
         answer: Answer<'_, T>,
     ) -> Result<Result<T, K>, ObjectError>
     where
@@ -112,10 +112,10 @@ impl KeptObjects {
             Ok(Ok(answer)) => return Ok(Ok(answer)),
             Ok(Err(error)) => error,
             Err(_) => {
-                asked.unavailable(format!("the API server did not answer within {PATIENCE:?}"))
+                request.unavailable(format!("the API server did not answer within {PATIENCE:?}"))
             }
         };
-        let Some(entry) = &asked.entry else {
+        let Some(entry) = &request.entry else {
             return Err(error);
         };
         if error.is_not_found() {
@@ -130,31 +130,31 @@ impl KeptObjects {
                 Ok(Err(kept))
             }
             Err(StoreError::NoKey(_)) | Ok(None) if !self.checkpoint.keeps(entry.kind()) => {
-                Err(asked.unavailable(format!(
+                Err(request.unavailable(format!(
                     "{}; secrets and tokens are kept for a start without the API server only \
                      with --bootstrap-checkpoint-key",
                     reason(&error)
                 )))
             }
             Ok(None) => Err(error),
-            Err(kept) => Err(asked.unavailable(format!("{}; {kept}", reason(&error)))),
+            Err(kept) => Err(request.unavailable(format!("{}; {kept}", reason(&error)))),
         }
     }
 
     async fn object<K>(
         &self,
-        asked: Asked,
+        request: ObjectRequest,
         answer: Answer<'_, Arc<K>>,
         names: fn(&K) -> BTreeSet<Entry>,
     ) -> Result<Arc<K>, ObjectError>
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        let object = match self.ask::<_, K>(&asked, answer).await? {
+        let object = match self.ask::<_, K>(&request, answer).await? {
             Ok(object) => object,
             Err(kept) => return Ok(Arc::new(kept)),
         };
-        if let Some(entry) = asked.entry {
+        if let Some(entry) = request.entry {
             let version = version(&*object);
             self.checkpoint
                 .keep(entry, version, &*object, names(&object));
@@ -164,17 +164,17 @@ impl KeptObjects {
 
     async fn token(
         &self,
-        asked: Asked,
+        request: ObjectRequest,
         answer: Answer<'_, TokenRequestStatus>,
     ) -> Result<TokenRequestStatus, ObjectError> {
-        let token = match self.ask::<_, TokenRequestStatus>(&asked, answer).await? {
+        let token = match self.ask::<_, TokenRequestStatus>(&request, answer).await? {
             Ok(token) => token,
             // The token may have expired. The pod starts with it; the token cache requests a new
             // one on each use until it gets a fresh one, so it is renewed once the API server is
             // back.
             Err(kept) => return Ok(kept),
         };
-        if let Some(entry) = asked.entry {
+        if let Some(entry) = request.entry {
             self.checkpoint.keep(entry, None, &token, BTreeSet::new());
         }
         Ok(token)
@@ -183,18 +183,18 @@ impl KeptObjects {
     /// Reads a group of objects. Those for which `is_kept` holds are kept.
     async fn objects<K>(
         &self,
-        asked: Asked,
+        request: ObjectRequest,
         answer: Answer<'_, Vec<Arc<K>>>,
         is_kept: impl Fn(&K) -> bool,
     ) -> Result<Vec<Arc<K>>, ObjectError>
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        let objects = match self.ask::<_, Vec<K>>(&asked, answer).await? {
+        let objects = match self.ask::<_, Vec<K>>(&request, answer).await? {
             Ok(objects) => objects,
             Err(kept) => return Ok(kept.into_iter().map(Arc::new).collect()),
         };
-        if let Some(entry) = asked.entry {
+        if let Some(entry) = request.entry {
             let found = objects.iter().map(|object| &**object);
             let found: Vec<&K> = found.filter(|object| is_kept(object)).collect();
             let versions: Option<Vec<String>> = found.iter().map(|one| version(*one)).collect();
@@ -239,7 +239,7 @@ fn token_entry(namespace: &str, account: &str, request: &TokenRequestSpec) -> Op
     let what = serde_json::json!([account, audiences, request.expiration_seconds]);
     let digest = format!("{:x}", Sha256::digest(what.to_string()));
     Entry::new(
-        Kind::Token,
+        EntryKind::Token,
         namespace,
         &format!("{uid}.{}", digest.get(..16)?),
     )
@@ -252,17 +252,17 @@ fn nothing<K>(_: &K) -> BTreeSet<Entry> {
     BTreeSet::new()
 }
 
-impl Objects for KeptObjects {
+impl Objects for CheckpointedObjects {
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
-        let asked = Asked::new(Kind::ConfigMap, namespace, "configmap", name);
+        let request = ObjectRequest::new(EntryKind::ConfigMap, namespace, "configmap", name);
         let answer = self.server.config_map(namespace, name);
-        Box::pin(self.object(asked, answer, nothing))
+        Box::pin(self.object(request, answer, nothing))
     }
 
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
-        let asked = Asked::new(Kind::Secret, namespace, "secret", name);
+        let request = ObjectRequest::new(EntryKind::Secret, namespace, "secret", name);
         let answer = self.server.secret(namespace, name);
-        Box::pin(self.object(asked, answer, nothing))
+        Box::pin(self.object(request, answer, nothing))
     }
 
     fn persistent_volume_claim<'a>(
@@ -270,9 +270,10 @@ impl Objects for KeptObjects {
         namespace: &'a str,
         name: &'a str,
     ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
-        let asked = Asked::new(Kind::Claim, namespace, "persistentvolumeclaim", name);
+        let request =
+            ObjectRequest::new(EntryKind::Claim, namespace, "persistentvolumeclaim", name);
         let answer = self.server.persistent_volume_claim(namespace, name);
-        Box::pin(self.object(asked, answer, references::of_claim))
+        Box::pin(self.object(request, answer, references::of_claim))
     }
 
     fn patch_claim_status<'a>(
@@ -285,21 +286,26 @@ impl Objects for KeptObjects {
     }
 
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
-        let asked = Asked::new(Kind::Volume, "", "persistentvolume", name);
+        let request = ObjectRequest::new(EntryKind::Volume, "", "persistentvolume", name);
         let answer = self.server.persistent_volume(name);
-        Box::pin(self.object(asked, answer, references::of_volume))
+        Box::pin(self.object(request, answer, references::of_volume))
     }
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
-        let asked = Asked::new(Kind::CsiDriver, "", "csidriver", name);
+        let request = ObjectRequest::new(EntryKind::CsiDriver, "", "csidriver", name);
         let answer = self.server.csi_driver(name);
-        Box::pin(self.object(asked, answer, nothing))
+        Box::pin(self.object(request, answer, nothing))
     }
 
     fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
-        let asked = Asked::new(Kind::RuntimeClass, "", "runtimeclass.node.k8s.io", name);
+        let request = ObjectRequest::new(
+            EntryKind::RuntimeClass,
+            "",
+            "runtimeclass.node.k8s.io",
+            name,
+        );
         let answer = self.server.runtime_class(name);
-        Box::pin(self.object(asked, answer, nothing))
+        Box::pin(self.object(request, answer, nothing))
     }
 
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
@@ -320,37 +326,37 @@ impl Objects for KeptObjects {
         service_account: &'a str,
         request: TokenRequestSpec,
     ) -> Answer<'a, TokenRequestStatus> {
-        let asked = Asked {
+        let object_request = ObjectRequest {
             entry: token_entry(namespace, service_account, &request),
             resource: "serviceaccount",
             name: service_account.to_owned(),
         };
         let server = &self.server;
         let answer = server.service_account_token(namespace, service_account, request);
-        Box::pin(self.token(asked, answer))
+        Box::pin(self.token(object_request, answer))
     }
 
     fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
-        let asked = Asked {
+        let request = ObjectRequest {
             entry: references::trust_bundle(name),
             resource: TRUST_BUNDLE,
             name: name.to_owned(),
         };
         let answer = self.server.cluster_trust_bundle(name);
-        Box::pin(self.object(asked, answer, nothing))
+        Box::pin(self.object(request, answer, nothing))
     }
 
     fn cluster_trust_bundles_of<'a>(
         &'a self,
         signer_name: &'a str,
     ) -> Answer<'a, Vec<Arc<ClusterTrustBundle>>> {
-        let asked = Asked {
+        let request = ObjectRequest {
             entry: references::signer_bundles(signer_name),
             resource: TRUST_BUNDLE,
             name: signer_name.to_owned(),
         };
         let answer = self.server.cluster_trust_bundles_of(signer_name);
-        Box::pin(self.objects(asked, answer, |_| true))
+        Box::pin(self.objects(request, answer, |_| true))
     }
 
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
@@ -358,13 +364,13 @@ impl Objects for KeptObjects {
     }
 
     fn services_for<'a>(&'a self, namespace: &'a str) -> Answer<'a, Vec<Arc<Service>>> {
-        let asked = Asked {
+        let request = ObjectRequest {
             entry: references::services(namespace),
             resource: "service",
             name: namespace.to_owned(),
         };
         let answer = self.server.services_for(namespace);
-        Box::pin(self.objects(asked, answer, move |service| {
+        Box::pin(self.objects(request, answer, move |service| {
             is_found_in(service, namespace)
         }))
     }

@@ -8,48 +8,48 @@ use k8s_openapi::api::core::v1::{
 use kubelet_pod_spec::identity;
 use sha2::{Digest as _, Sha256};
 
-use super::entry::{Entry, Kind};
+use super::entry::{Entry, EntryKind};
 
 /// The direct references of a pod.
 pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
     let namespace = identity::namespace(pod);
-    let mut found = Found::new(namespace);
-    found.entries.extend(services(namespace));
+    let mut references = References::new(namespace);
+    references.entries.extend(services(namespace));
     let Some(spec) = &pod.spec else {
-        return found.entries;
+        return references.entries;
     };
     if let Some(class) = &spec.runtime_class_name {
-        found.add(Kind::RuntimeClass, class);
+        references.add(EntryKind::RuntimeClass, class);
     }
     for reference in spec.image_pull_secrets.iter().flatten() {
-        found.add(Kind::Secret, &reference.name);
+        references.add(EntryKind::Secret, &reference.name);
     }
     for volume in spec.volumes.iter().flatten() {
-        found.volume(identity::name(pod), volume);
+        references.volume(identity::name(pod), volume);
     }
     let init = spec.init_containers.iter().flatten();
     for container in init.chain(&spec.containers) {
-        found.environment(container.env.as_ref(), container.env_from.as_ref());
+        references.environment(container.env.as_ref(), container.env_from.as_ref());
     }
     for container in spec.ephemeral_containers.iter().flatten() {
-        found.environment(container.env.as_ref(), container.env_from.as_ref());
+        references.environment(container.env.as_ref(), container.env_from.as_ref());
     }
-    found.entries
+    references.entries
 }
 
 /// The services visible to pods in a namespace.
 pub(super) fn services(namespace: &str) -> Option<Entry> {
-    Entry::new(Kind::Services, "", namespace)
+    Entry::new(EntryKind::Services, "", namespace)
 }
 
 /// A cluster trust bundle.
 pub(super) fn trust_bundle(name: &str) -> Option<Entry> {
-    Entry::new(Kind::TrustBundle, "", &digest(name))
+    Entry::new(EntryKind::TrustBundle, "", &digest(name))
 }
 
 /// The cluster trust bundles of a signer.
 pub(super) fn signer_bundles(signer_name: &str) -> Option<Entry> {
-    Entry::new(Kind::SignerBundles, "", &digest(signer_name))
+    Entry::new(EntryKind::SignerBundles, "", &digest(signer_name))
 }
 
 /// A file name for an object whose name may have colons and slashes.
@@ -61,7 +61,7 @@ fn digest(name: &str) -> String {
 pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> BTreeSet<Entry> {
     let spec = claim.spec.as_ref();
     let volume = spec.and_then(|spec| spec.volume_name.as_deref());
-    let entry = volume.and_then(|volume| Entry::new(Kind::Volume, "", volume));
+    let entry = volume.and_then(|volume| Entry::new(EntryKind::Volume, "", volume));
     entry.into_iter().collect()
 }
 
@@ -73,7 +73,7 @@ pub(super) fn of_volume(volume: &PersistentVolume) -> BTreeSet<Entry> {
     };
     let secret = |reference: &SecretReference| {
         let namespace = reference.namespace.as_deref()?;
-        Entry::new(Kind::Secret, namespace, reference.name.as_deref()?)
+        Entry::new(EntryKind::Secret, namespace, reference.name.as_deref()?)
     };
     let secrets = [
         &csi.node_stage_secret_ref,
@@ -81,16 +81,16 @@ pub(super) fn of_volume(volume: &PersistentVolume) -> BTreeSet<Entry> {
         &csi.node_expand_secret_ref,
     ];
     let secrets = secrets.into_iter().flatten().filter_map(secret);
-    let driver = Entry::new(Kind::CsiDriver, "", &csi.driver);
+    let driver = Entry::new(EntryKind::CsiDriver, "", &csi.driver);
     secrets.chain(driver).collect()
 }
 
-struct Found<'a> {
+struct References<'a> {
     namespace: &'a str,
     entries: BTreeSet<Entry>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> References<'a> {
     const fn new(namespace: &'a str) -> Self {
         Self {
             namespace,
@@ -98,7 +98,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn add(&mut self, kind: Kind, name: &str) {
+    fn add(&mut self, kind: EntryKind, name: &str) {
         let namespace = match kind.is_namespaced() {
             true => self.namespace,
             false => "",
@@ -108,11 +108,11 @@ impl<'a> Found<'a> {
 
     fn volume(&mut self, pod: &str, volume: &Volume) {
         if let Some(source) = &volume.config_map {
-            self.add(Kind::ConfigMap, &source.name);
+            self.add(EntryKind::ConfigMap, &source.name);
         }
         if let Some(source) = &volume.secret {
             self.add(
-                Kind::Secret,
+                EntryKind::Secret,
                 source.secret_name.as_deref().unwrap_or_default(),
             );
         }
@@ -123,10 +123,10 @@ impl<'a> Found<'a> {
             .flatten()
         {
             if let Some(source) = &source.config_map {
-                self.add(Kind::ConfigMap, &source.name);
+                self.add(EntryKind::ConfigMap, &source.name);
             }
             if let Some(source) = &source.secret {
-                self.add(Kind::Secret, &source.name);
+                self.add(EntryKind::Secret, &source.name);
             }
             if let Some(source) = &source.cluster_trust_bundle {
                 let bundle = source.name.as_deref().and_then(trust_bundle);
@@ -135,15 +135,15 @@ impl<'a> Found<'a> {
             }
         }
         if let Some(source) = &volume.persistent_volume_claim {
-            self.add(Kind::Claim, &source.claim_name);
+            self.add(EntryKind::Claim, &source.claim_name);
         }
         if volume.ephemeral.is_some() {
-            self.add(Kind::Claim, &format!("{pod}-{}", volume.name));
+            self.add(EntryKind::Claim, &format!("{pod}-{}", volume.name));
         }
         if let Some(source) = &volume.csi {
-            self.add(Kind::CsiDriver, &source.driver);
+            self.add(EntryKind::CsiDriver, &source.driver);
             if let Some(reference) = &source.node_publish_secret_ref {
-                self.add(Kind::Secret, &reference.name);
+                self.add(EntryKind::Secret, &reference.name);
             }
         }
     }
@@ -155,18 +155,18 @@ impl<'a> Found<'a> {
             .filter_map(|v| v.value_from.as_ref())
         {
             if let Some(selector) = &source.config_map_key_ref {
-                self.add(Kind::ConfigMap, &selector.name);
+                self.add(EntryKind::ConfigMap, &selector.name);
             }
             if let Some(selector) = &source.secret_key_ref {
-                self.add(Kind::Secret, &selector.name);
+                self.add(EntryKind::Secret, &selector.name);
             }
         }
         for source in from.into_iter().flatten() {
             if let Some(reference) = &source.config_map_ref {
-                self.add(Kind::ConfigMap, &reference.name);
+                self.add(EntryKind::ConfigMap, &reference.name);
             }
             if let Some(reference) = &source.secret_ref {
-                self.add(Kind::Secret, &reference.name);
+                self.add(EntryKind::Secret, &reference.name);
             }
         }
     }

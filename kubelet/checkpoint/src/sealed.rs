@@ -44,7 +44,7 @@ pub enum KeyError {
 /// The system provides no random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it cannot be encrypted: the system gives no random numbers")]
-pub struct Unsealable;
+pub struct NoRandomness;
 
 /// A key for AES-256-GCM, and a derived one for HMAC-SHA256. Each text has a random nonce, which is
 /// safe for about 2^32 texts per key (NIST SP 800-38D, 8.3): more than a node writes in its
@@ -100,14 +100,14 @@ impl SealingKey {
     ///
     /// # Errors
     /// The system provides no random numbers.
-    pub fn seal(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, Unsealable> {
+    pub fn seal(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, NoRandomness> {
         let mut nonce = [0; NONCE_LEN];
-        self.random.fill(&mut nonce).map_err(|_| Unsealable)?;
+        self.random.fill(&mut nonce).map_err(|_| NoRandomness)?;
         let mut body = text.to_vec();
         let aad = Aad::from(context);
         self.key
             .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body)
-            .map_err(|_| Unsealable)?;
+            .map_err(|_| NoRandomness)?;
         let mut sealed = nonce.to_vec();
         sealed.append(&mut body);
         Ok(sealed)

@@ -14,8 +14,8 @@ use kubelet_pod_spec::{
 use tracing::warn;
 
 use super::{
-    entry::{Entry, Kind},
-    matters::{self, Fingerprint},
+    entry::{Entry, EntryKind},
+    fingerprint::{self, Fingerprint},
     references,
 };
 
@@ -26,8 +26,8 @@ pub(super) type Due = BTreeMap<Entry, Option<Vec<u8>>>;
 ///
 /// Invariant: once all pending operations are done, exactly the kept entries have a file.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    kept: BTreeMap<Entry, Kept>,
+pub(super) struct CheckpointState {
+    kept: BTreeMap<Entry, KeptEntry>,
     /// The kept pods, except those whose file is corrupt.
     pods: BTreeMap<Entry, KeptPod>,
     /// The objects that are needed by pods which have not ended.
@@ -38,11 +38,11 @@ pub(super) struct State {
     /// Secrets are not kept because there is no key.
     is_keyless: bool,
     /// Whether the API server has listed the pods. Nothing is removed before.
-    is_told: bool,
+    has_pod_list: bool,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptEntry {
     /// The version that was written; `None` if the next one must be written in any case.
     version: Option<String>,
     /// The entries that it refers to.
@@ -58,7 +58,7 @@ struct KeptPod {
 }
 
 /// An object from the API server.
-pub(super) struct Answered {
+pub(super) struct FetchedObject {
     pub(super) entry: Entry,
     /// Changes with the object; `None` if the object has no version.
     pub(super) version: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct Answered {
     pub(super) names: BTreeSet<Entry>,
 }
 
-impl State {
+impl CheckpointState {
     /// An empty state. Secrets are kept only if `keeps_secrets` is set.
     pub(super) fn new(keeps_secrets: bool) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl State {
 
     /// Adds an entry from an existing file, with its references.
     pub(super) fn found(&mut self, entry: Entry, names: BTreeSet<Entry>) {
-        let kept = Kept {
+        let kept = KeptEntry {
             version: None,
             names,
         };
@@ -89,7 +89,7 @@ impl State {
     pub(super) fn found_pod(&mut self, entry: Entry, pod: Pod) {
         let kept = KeptPod {
             names: references::of_pod(&pod),
-            fingerprint: matters::fingerprint(&pod).ok(),
+            fingerprint: fingerprint::fingerprint(&pod).ok(),
             pod: Arc::new(pod),
         };
         self.pods.insert(entry, kept);
@@ -131,14 +131,17 @@ impl State {
     }
 
     /// Whether the API server has listed the pods.
-    pub(super) const fn is_told(&self) -> bool {
-        self.is_told
+    pub(super) const fn has_pod_list(&self) -> bool {
+        self.has_pod_list
     }
 
     /// Records the complete list of pods.
     pub(super) fn set_pods(&mut self, pods: &[Arc<Pod>]) {
         let now: BTreeSet<Entry> = pods.iter().filter_map(|pod| self.write_pod(pod)).collect();
-        let known = self.kept.keys().filter(|entry| entry.kind() == Kind::Pod);
+        let known = self
+            .kept
+            .keys()
+            .filter(|entry| entry.kind() == EntryKind::Pod);
         let gone: Vec<Entry> = known
             .filter(|entry| !now.contains(*entry))
             .cloned()
@@ -146,7 +149,7 @@ impl State {
         for entry in gone {
             self.forget(&entry);
         }
-        self.is_told = true;
+        self.has_pod_list = true;
         self.settle();
     }
 
@@ -178,7 +181,7 @@ impl State {
         let changed: Vec<Arc<Pod>> = running
             .filter_map(|kept| {
                 let status = status(&PodUid::of(&kept.pod))?;
-                with_news(&kept.pod, &status)
+                with_progress(&kept.pod, &status)
             })
             .collect();
         for pod in &changed {
@@ -199,9 +202,9 @@ impl State {
         let known = known.filter(|known| PodUid::of(&known.pod) == PodUid::of(pod));
         // A pod that has ended here stays so, even if the API server does not know it yet.
         let status = known.and_then(|known| known.pod.status.as_ref());
-        let news = status.and_then(|status| with_news(pod, status));
+        let news = status.and_then(|status| with_progress(pod, status));
         let pod = news.unwrap_or_else(|| Arc::clone(pod));
-        let written = matters::fingerprint(&pod)
+        let written = fingerprint::fingerprint(&pod)
             .and_then(|fingerprint| Ok((fingerprint, serde_json::to_vec(&*pod)?)));
         let (fingerprint, text) = match written {
             Ok(written) => written,
@@ -219,7 +222,7 @@ impl State {
             pod,
         };
         self.pods.insert(entry.clone(), kept);
-        self.kept.insert(entry.clone(), Kept::default());
+        self.kept.insert(entry.clone(), KeptEntry::default());
         self.set_due(entry.clone(), Some(text));
         Some(entry)
     }
@@ -232,13 +235,13 @@ impl State {
     }
 
     /// Schedules the write of an object.
-    pub(super) fn keep(&mut self, answered: Answered) {
-        let kept = Kept {
-            version: answered.version,
-            names: answered.names,
+    pub(super) fn keep(&mut self, fetched: FetchedObject) {
+        let kept = KeptEntry {
+            version: fetched.version,
+            names: fetched.names,
         };
-        let entry = answered.entry;
-        self.set_due(entry.clone(), Some(answered.text));
+        let entry = fetched.entry;
+        self.set_due(entry.clone(), Some(fetched.text));
         let before = self.kept.insert(entry.clone(), kept);
         let names = self.kept.get(&entry).map(|kept| &kept.names);
         if before.as_ref().map(|before| &before.names) != names {
@@ -270,7 +273,7 @@ impl State {
             }
             self.named.insert(entry);
         }
-        if !self.is_told {
+        if !self.has_pod_list {
             return;
         }
         let kept = self.kept.keys();
@@ -283,8 +286,8 @@ impl State {
     fn is_needed(&self, entry: &Entry) -> bool {
         match entry.kind() {
             kind if kind.is_secret() && self.is_keyless => false,
-            Kind::Node | Kind::Pod => true,
-            Kind::Token => {
+            EntryKind::Node | EntryKind::Pod => true,
+            EntryKind::Token => {
                 let uid = entry.name().rsplit_once('.').map(|(uid, _)| uid);
                 let mut pods = self.pods.values().map(|kept| &kept.pod);
                 pods.any(|pod| pod.metadata.uid.as_deref() == uid && !known_status::has_ended(pod))
@@ -295,7 +298,7 @@ impl State {
 }
 
 /// The pod with the news of `known` that its own status lacks; `None` if there are none.
-fn with_news(pod: &Pod, known: &PodStatus) -> Option<Arc<Pod>> {
+fn with_progress(pod: &Pod, known: &PodStatus) -> Option<Arc<Pod>> {
     let none = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&none);
     known_status::is_news(status, known).then(|| {

@@ -20,8 +20,8 @@ use sha2::{Digest as _, Sha256};
 use tracing::error;
 
 use super::{
-    entry::{Entry, Kind},
-    sealed::{SealingKey, Unsealable},
+    entry::{Entry, EntryKind},
+    sealed::{NoRandomness, SealingKey},
 };
 
 /// The first words of a file.
@@ -94,7 +94,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: Unsealable,
+        source: NoRandomness,
     },
     /// The file exceeds a size limit.
     #[error(
@@ -132,7 +132,7 @@ impl Store {
         check_owner(dir)?;
         fs::read_dir(dir).map_err(at(dir))?;
         let mut sizes = BTreeMap::new();
-        for kind in Kind::ALL {
+        for kind in EntryKind::ALL {
             let kind_dir = dir.join(kind.directory());
             if !kind.is_namespaced() {
                 list(&kind_dir, kind, "", &mut sizes);
@@ -158,7 +158,7 @@ impl Store {
     }
 
     /// Whether entries of this kind are kept.
-    pub const fn keeps(&self, kind: Kind) -> bool {
+    pub const fn keeps(&self, kind: EntryKind) -> bool {
         !kind.is_secret() || self.key.is_some()
     }
 
@@ -388,7 +388,7 @@ fn names(dir: &Path) -> Vec<(String, fs::Metadata)> {
 }
 
 /// Adds the files of a directory to `sizes`, and removes an incomplete one.
-fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64>) {
+fn list(dir: &Path, kind: EntryKind, namespace: &str, sizes: &mut BTreeMap<Entry, u64>) {
     for (name, metadata) in names(dir) {
         if atomic_file::is_temporary(&name) {
             let path = dir.join(&name);

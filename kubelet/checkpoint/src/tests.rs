@@ -12,11 +12,11 @@ use k8s_openapi::api::{
 use kubelet_api_client::objects::{Answer, NoObjects, ObjectError, Objects};
 use serde_json::{Value, json};
 
-use super::{objects::KeptObjects, *};
+use super::{objects::CheckpointedObjects, *};
 
 /// The behaviour of the API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Mood {
+enum ServerBehavior {
     /// It returns an object of the requested name.
     #[default]
     Serves,
@@ -29,7 +29,7 @@ enum Mood {
 }
 
 #[derive(Debug, Default)]
-struct Server(Mutex<Mood>);
+struct Server(Mutex<ServerBehavior>);
 
 impl Server {
     fn answer<'a, T: Send + 'a>(
@@ -40,20 +40,20 @@ impl Server {
     ) -> Answer<'a, T> {
         let (name, message) = (name.to_owned(), "because".to_owned());
         let answer = match *self.0.lock() {
-            Mood::Serves => Ok(object()),
-            Mood::NotFound => Err(ObjectError::NotFound { resource, name }),
-            Mood::Refuses => Err(ObjectError::Refused {
+            ServerBehavior::Serves => Ok(object()),
+            ServerBehavior::NotFound => Err(ObjectError::NotFound { resource, name }),
+            ServerBehavior::Refuses => Err(ObjectError::Refused {
                 resource,
                 name,
                 message,
             }),
-            Mood::Away => Err(ObjectError::Unavailable {
+            ServerBehavior::Away => Err(ObjectError::Unavailable {
                 resource,
                 name,
                 message,
             }),
-            Mood::Silent => return Box::pin(pending()),
-            Mood::Slow => Err(ObjectError::NotSynced { resource }),
+            ServerBehavior::Silent => return Box::pin(pending()),
+            ServerBehavior::Slow => Err(ObjectError::NotSynced { resource }),
         };
         Box::pin(std::future::ready(answer))
     }
@@ -178,7 +178,7 @@ impl Setup {
     }
 
     /// Starts a kubelet, with a key or without.
-    async fn start(&self, has_key: bool) -> (Arc<Checkpoint>, KeptObjects) {
+    async fn start(&self, has_key: bool) -> (Arc<Checkpoint>, CheckpointedObjects) {
         let key = self.dir.path().join("key");
         fs::write(&key, [7; 32]).unwrap();
         let options = CheckpointOptions {
@@ -188,13 +188,18 @@ impl Setup {
         let checkpoint = Arc::new(Checkpoint::open(&options, "node").await.unwrap());
         let server = Arc::clone(&self.server);
         let asked = Arc::clone(&server);
-        let is_away = move || matches!(*asked.0.lock(), Mood::Away | Mood::Silent);
-        let objects = KeptObjects::new(server, Arc::clone(&checkpoint), is_away);
+        let is_away = move || {
+            matches!(
+                *asked.0.lock(),
+                ServerBehavior::Away | ServerBehavior::Silent
+            )
+        };
+        let objects = CheckpointedObjects::new(server, Arc::clone(&checkpoint), is_away);
         (checkpoint, objects)
     }
 
-    fn is(&self, mood: Mood) {
-        *self.server.0.lock() = mood;
+    fn set_behavior(&self, behavior: ServerBehavior) {
+        *self.server.0.lock() = behavior;
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -237,7 +242,7 @@ fn request() -> TokenRequestSpec {
 }
 
 /// Requests every object that the pod needs.
-async fn ask(objects: &KeptObjects) {
+async fn ask(objects: &CheckpointedObjects) {
     objects.config_map("shop", "settings").await.unwrap();
     objects.secret("shop", "login").await.unwrap();
     let claim = objects.persistent_volume_claim("shop", "data").await;
@@ -264,8 +269,8 @@ async fn what_a_pod_needs_is_had_while_the_server_is_away() {
 
     let (checkpoint, objects) = setup.start(true).await;
     assert_eq!(checkpoint.restored(), [pod()]);
-    for mood in [Mood::Away, Mood::Silent] {
-        setup.is(mood);
+    for behavior in [ServerBehavior::Away, ServerBehavior::Silent] {
+        setup.set_behavior(behavior);
         ask(&objects).await;
         let services = objects.services_for("shop").await.unwrap();
         let names = services.iter().map(|s| s.metadata.name.clone().unwrap());
@@ -283,10 +288,10 @@ async fn what_the_server_says_is_not_had_from_disk() {
     checkpoint.set_pods(&[pod()]);
     ask(&objects).await;
     flush(&checkpoint).await;
-    setup.is(Mood::Refuses);
+    setup.set_behavior(ServerBehavior::Refuses);
     let error = objects.secret("shop", "login").await.unwrap_err();
     assert_eq!(error.to_string(), "cannot read secret \"login\": because");
-    setup.is(Mood::NotFound);
+    setup.set_behavior(ServerBehavior::NotFound);
     let error = objects.config_map("shop", "settings").await.unwrap_err();
     assert!(error.is_not_found());
     flush(&checkpoint).await;
@@ -295,7 +300,7 @@ async fn what_the_server_says_is_not_had_from_disk() {
 
     checkpoint.remove_pod(&pod());
     flush(&checkpoint).await;
-    for kind in Kind::ALL {
+    for kind in EntryKind::ALL {
         let dir = setup.path(kind.directory());
         let left = fs::read_dir(&dir).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{}", dir.display());
@@ -310,13 +315,13 @@ async fn what_a_slow_server_is_about_to_say_is_waited_for() {
     ask(&objects).await;
     flush(&checkpoint).await;
     let (checkpoint, objects) = setup.start(true).await;
-    setup.is(Mood::Slow);
+    setup.set_behavior(ServerBehavior::Slow);
     objects.secret("shop", "login").await.unwrap();
     checkpoint.set_pods(&[pod()]);
     let error = objects.secret("shop", "login").await.unwrap_err();
     assert!(matches!(error, ObjectError::NotSynced { .. }), "{error}");
     // The checkpoint is used if the server is unreachable.
-    setup.is(Mood::Away);
+    setup.set_behavior(ServerBehavior::Away);
     objects.secret("shop", "login").await.unwrap();
 }
 
@@ -362,7 +367,7 @@ async fn without_a_key_nothing_secret_is_on_disk() {
     ask(&objects).await;
     flush(&checkpoint).await;
     assert!(!setup.path("secrets").exists() && !setup.path("tokens").exists());
-    setup.is(Mood::Away);
+    setup.set_behavior(ServerBehavior::Away);
     objects.config_map("shop", "settings").await.unwrap();
     let secret = objects.secret("shop", "login").await.unwrap_err();
     let token = objects.service_account_token("shop", "default", request());
@@ -386,7 +391,7 @@ async fn a_corrupt_object_is_told_by_its_file() {
     let path = setup.path("configmaps/shop/settings");
     fs::write(&path, "nothing").unwrap();
     let (_, objects) = setup.start(false).await;
-    setup.is(Mood::Away);
+    setup.set_behavior(ServerBehavior::Away);
     let error = objects.config_map("shop", "settings").await.unwrap_err();
     let error = error.to_string();
     let corrupt = format!("because; {} is corrupt", path.display());

@@ -6,7 +6,7 @@ use std::{cell::RefCell, fs};
 
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kubelet_checkpoint::{
-    entry::{Entry, Kind},
+    entry::{Entry, EntryKind},
     store::Store,
 };
 use libfuzzer_sys::{
@@ -33,7 +33,7 @@ thread_local! {
 
 fuzz_target!(|input: Input<'_>| {
     STORE.with_borrow(|(_, store)| {
-        let kind = Kind::ALL[usize::from(input.kind) % Kind::ALL.len()];
+        let kind = EntryKind::ALL[usize::from(input.kind) % EntryKind::ALL.len()];
         let namespace = if kind.is_namespaced() { "default" } else { "" };
         let entry = Entry::new(kind, namespace, "name").unwrap();
         let path = entry.path(store.dir());

@@ -11,13 +11,13 @@ fn pod(name: &str, uid: &str, config_map: &str, status: Value) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
-fn entry(kind: Kind, name: &str) -> Entry {
+fn entry(kind: EntryKind, name: &str) -> Entry {
     let namespace = if kind.is_namespaced() { "default" } else { "" };
     Entry::new(kind, namespace, name).unwrap()
 }
 
-fn answered(entry: &Entry, version: &str, names: &[Entry]) -> Answered {
-    Answered {
+fn fetched(entry: &Entry, version: &str, names: &[Entry]) -> FetchedObject {
+    FetchedObject {
         entry: entry.clone(),
         version: Some(version.to_owned()),
         text: version.as_bytes().to_vec(),
@@ -26,7 +26,7 @@ fn answered(entry: &Entry, version: &str, names: &[Entry]) -> Answered {
 }
 
 /// The pending operations: `true` for a write.
-fn due(state: &mut State) -> Vec<(String, bool)> {
+fn due(state: &mut CheckpointState) -> Vec<(String, bool)> {
     let due = state.take_due().into_iter();
     due.map(|(entry, text)| (entry.to_string(), text.is_some()))
         .collect()
@@ -34,14 +34,14 @@ fn due(state: &mut State) -> Vec<(String, bool)> {
 
 #[test]
 fn a_pod_is_written_when_it_changes_and_removed_with_what_it_named() {
-    let mut state = State::default();
+    let mut state = CheckpointState::default();
     let web = pod("web", "1", "settings", json!({"phase": "Pending"}));
     state.set_pods(std::slice::from_ref(&web));
     assert_eq!(due(&mut state), [("pods/default/web".to_owned(), true)]);
-    let settings = entry(Kind::ConfigMap, "settings");
+    let settings = entry(EntryKind::ConfigMap, "settings");
     assert!(state.wants(&settings, Some("1")));
-    assert!(!state.wants(&entry(Kind::ConfigMap, "other"), Some("1")));
-    state.keep(answered(&settings, "1", &[]));
+    assert!(!state.wants(&entry(EntryKind::ConfigMap, "other"), Some("1")));
+    state.keep(fetched(&settings, "1", &[]));
     assert_eq!(due(&mut state), [(settings.to_string(), true)]);
     assert!(!state.wants(&settings, Some("1")));
     assert!(state.wants(&settings, Some("2")));
@@ -64,14 +64,14 @@ fn a_pod_is_written_when_it_changes_and_removed_with_what_it_named() {
 
 #[test]
 fn an_end_stays_whatever_the_server_has() {
-    let mut state = State::default();
+    let mut state = CheckpointState::default();
     let running = pod("job", "1", "settings", json!({"phase": "Running"}));
     state.set_pods(std::slice::from_ref(&running));
     let succeeded = json!({"phase": "Succeeded"});
     let status: Arc<PodStatus> = Arc::new(serde_json::from_value(succeeded).unwrap());
     state.note(|_| Some(Arc::clone(&status)));
     assert!(known_status::has_ended(&state.pods()[0]));
-    assert!(!state.wants(&entry(Kind::ConfigMap, "settings"), None));
+    assert!(!state.wants(&entry(EntryKind::ConfigMap, "settings"), None));
     due(&mut state);
     state.set_pods(std::slice::from_ref(&running));
     assert_eq!(due(&mut state), []);
@@ -84,10 +84,16 @@ fn an_end_stays_whatever_the_server_has() {
 
 #[test]
 fn nothing_goes_until_the_server_has_spoken() {
-    let mut state = State::default();
-    let (claim, volume) = (entry(Kind::Claim, "data"), entry(Kind::Volume, "pv"));
-    let (token, corrupt) = (entry(Kind::Token, "1.ab"), entry(Kind::Pod, "corrupt"));
-    let web = entry(Kind::Pod, "web");
+    let mut state = CheckpointState::default();
+    let (claim, volume) = (
+        entry(EntryKind::Claim, "data"),
+        entry(EntryKind::Volume, "pv"),
+    );
+    let (token, corrupt) = (
+        entry(EntryKind::Token, "1.ab"),
+        entry(EntryKind::Pod, "corrupt"),
+    );
+    let web = entry(EntryKind::Pod, "web");
     for entry in [&volume, &token, &corrupt, &web] {
         state.found(entry.clone(), BTreeSet::new());
     }
@@ -117,13 +123,13 @@ fn nothing_goes_until_the_server_has_spoken() {
 
 #[test]
 fn a_start_is_kept_before_the_server_knows_of_it() {
-    let started = |state: &State| {
+    let started = |state: &CheckpointState| {
         let pods = state.pods();
         let status = pods[0].status.clone().unwrap();
         let all = status.container_statuses.unwrap_or_default();
         all.into_iter().filter(|c| c.state.is_some()).count()
     };
-    let mut state = State::default();
+    let mut state = CheckpointState::default();
     let pending = json!({"phase": "Pending", "containerStatuses": [
         {"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0}
     ]});
@@ -142,12 +148,12 @@ fn a_start_is_kept_before_the_server_knows_of_it() {
     state.put_pod(&job);
     assert_eq!(due(&mut state), []);
     assert_eq!(started(&state), 1);
-    assert!(state.wants(&entry(Kind::ConfigMap, "settings"), None));
+    assert!(state.wants(&entry(EntryKind::ConfigMap, "settings"), None));
 }
 
 #[test]
 fn what_failed_is_done_again_unless_something_else_is_due() {
-    let mut state = State::default();
+    let mut state = CheckpointState::default();
     let (web, db) = (
         pod("web", "1", "settings", json!({})),
         pod("db", "2", "settings", json!({})),
@@ -158,7 +164,7 @@ fn what_failed_is_done_again_unless_something_else_is_due() {
     for (entry, text) in &taken {
         state.failed(entry, text);
     }
-    let (web, db) = (entry(Kind::Pod, "web"), entry(Kind::Pod, "db"));
+    let (web, db) = (entry(EntryKind::Pod, "web"), entry(EntryKind::Pod, "db"));
     assert_eq!(state.due(&web), Some(&None));
     assert_eq!(state.due(&db), taken.get(&db));
     // Failed operations are not pending before the retry.
@@ -170,9 +176,12 @@ fn what_failed_is_done_again_unless_something_else_is_due() {
 
 #[test]
 fn without_a_key_nothing_secret_is_needed() {
-    let mut state = State::new(false);
-    let (secret, web) = (entry(Kind::Secret, "login"), entry(Kind::Pod, "web"));
-    let token = entry(Kind::Token, "1.ab");
+    let mut state = CheckpointState::new(false);
+    let (secret, web) = (
+        entry(EntryKind::Secret, "login"),
+        entry(EntryKind::Pod, "web"),
+    );
+    let token = entry(EntryKind::Token, "1.ab");
     let mut spec = Pod::clone(&pod("web", "1", "settings", json!({})));
     let secrets = json!([{"name": "v", "secret": {"secretName": "login"}}]);
     spec.spec.get_or_insert_default().volumes = serde_json::from_value(secrets).unwrap();

@@ -2,7 +2,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 
-fn entry(kind: Kind, name: &str) -> Entry {
+fn entry(kind: EntryKind, name: &str) -> Entry {
     let namespace = if kind.is_namespaced() { "default" } else { "" };
     Entry::new(kind, namespace, name).unwrap()
 }
@@ -46,7 +46,7 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn what_is_written_is_read_by_the_next_one() {
     let setup = Setup::new();
-    for kind in Kind::ALL {
+    for kind in EntryKind::ALL {
         let entry = entry(kind, "a");
         assert_eq!(setup.store.read(&entry).unwrap(), None);
         setup.store.write(&entry, b"{\"a\":\n1}").unwrap();
@@ -64,7 +64,7 @@ fn what_is_written_is_read_by_the_next_one() {
 #[test]
 fn files_are_their_owners_and_secrets_are_not_to_be_read() {
     let setup = Setup::new();
-    for kind in [Kind::Pod, Kind::Secret] {
+    for kind in [EntryKind::Pod, EntryKind::Secret] {
         let entry = entry(kind, "a");
         setup.store.write(&entry, b"password").unwrap();
         let path = setup.path(&entry);
@@ -72,7 +72,7 @@ fn files_are_their_owners_and_secrets_are_not_to_be_read() {
         assert_eq!(mode(path.parent().unwrap()), 0o700);
         let bytes = fs::read(&path).unwrap();
         let shows = bytes.windows(8).any(|part| part == b"password");
-        assert_eq!(shows, kind == Kind::Pod);
+        assert_eq!(shows, kind == EntryKind::Pod);
     }
     assert_eq!(mode(setup.store.dir()), 0o700);
 }
@@ -80,7 +80,7 @@ fn files_are_their_owners_and_secrets_are_not_to_be_read() {
 #[test]
 fn what_is_the_same_is_not_written_again() {
     let setup = Setup::new();
-    let entry = entry(Kind::Secret, "a");
+    let entry = entry(EntryKind::Secret, "a");
     setup.store.write(&entry, b"one").unwrap();
     let before = fs::read(setup.path(&entry)).unwrap();
     setup.store.write(&entry, b"one").unwrap();
@@ -91,7 +91,7 @@ fn what_is_the_same_is_not_written_again() {
 fn what_is_broken_is_told_by_its_file() {
     let mut setup = Setup::new();
     setup.store.key = None;
-    let (pod, other) = (entry(Kind::Pod, "a"), entry(Kind::Pod, "b"));
+    let (pod, other) = (entry(EntryKind::Pod, "a"), entry(EntryKind::Pod, "b"));
     setup.store.write(&pod, b"{\"a\": 1}").unwrap();
     setup.store.write(&other, b"{\"b\": 1}").unwrap();
     let path = setup.path(&pod);
@@ -123,7 +123,7 @@ fn what_is_broken_is_told_by_its_file() {
 #[test]
 fn secrets_need_their_key() {
     let setup = Setup::new();
-    let (secret, other) = (entry(Kind::Secret, "a"), entry(Kind::Secret, "b"));
+    let (secret, other) = (entry(EntryKind::Secret, "a"), entry(EntryKind::Secret, "b"));
     setup.store.write(&secret, b"password").unwrap();
     let path = setup.path(&secret);
     let error = setup.reopened(Some(2)).read(&secret).unwrap_err();
@@ -137,7 +137,7 @@ fn secrets_need_their_key() {
         matches!(&error, StoreError::NoKey(at) if *at == path),
         "{error}"
     );
-    assert!(!keyless.keeps(Kind::Secret) && keyless.keeps(Kind::ConfigMap));
+    assert!(!keyless.keeps(EntryKind::Secret) && keyless.keeps(EntryKind::ConfigMap));
     assert!(matches!(
         keyless.write(&other, b"x"),
         Err(StoreError::NoKey(_))
@@ -158,7 +158,7 @@ fn secrets_need_their_key() {
 #[test]
 fn with_a_key_nobody_else_writes_pods() {
     let setup = Setup::new();
-    let (pod, other) = (entry(Kind::Pod, "a"), entry(Kind::Pod, "b"));
+    let (pod, other) = (entry(EntryKind::Pod, "a"), entry(EntryKind::Pod, "b"));
     setup.store.write(&pod, b"{\"a\": 1}").unwrap();
     let path = setup.path(&pod);
     let good = fs::read(&path).unwrap();
@@ -217,7 +217,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
 #[test]
 fn what_is_odd_is_passed_over() {
     let setup = Setup::new();
-    let (pod, map) = (entry(Kind::Pod, "a"), entry(Kind::ConfigMap, "a"));
+    let (pod, map) = (entry(EntryKind::Pod, "a"), entry(EntryKind::ConfigMap, "a"));
     setup.store.write(&map, b"{}").unwrap();
     fs::write(setup.store.dir().join("pods"), "").unwrap();
     let new = atomic_file::temporary(&setup.path(&map));
@@ -235,7 +235,7 @@ fn what_is_odd_is_passed_over() {
 #[test]
 fn a_write_that_was_cut_leaves_what_was_there() {
     let setup = Setup::new();
-    let pod = entry(Kind::Pod, "a");
+    let pod = entry(EntryKind::Pod, "a");
     setup.store.write(&pod, b"whole").unwrap();
     let new = atomic_file::temporary(&setup.path(&pod));
     fs::write(&new, b"ha").unwrap();
@@ -252,7 +252,7 @@ fn a_write_that_was_cut_leaves_what_was_there() {
 fn there_is_room_for_so_much_alone() {
     let mut setup = Setup::new();
     setup.store.limit = 1000;
-    let (one, two) = (entry(Kind::Pod, "one"), entry(Kind::Pod, "two"));
+    let (one, two) = (entry(EntryKind::Pod, "one"), entry(EntryKind::Pod, "two"));
     setup.store.write(&one, &[b'a'; 500]).unwrap();
     let error = setup.store.write(&two, &[b'b'; 500]).unwrap_err();
     assert!(matches!(error, StoreError::Full { .. }), "{error}");
@@ -267,7 +267,10 @@ fn there_is_room_for_so_much_alone() {
 fn a_file_is_no_larger_than_it_may_be() {
     let setup = Setup::new();
     assert_eq!(setup.store.limit, 256 << 20);
-    let (map, secret) = (entry(Kind::ConfigMap, "a"), entry(Kind::Secret, "a"));
+    let (map, secret) = (
+        entry(EntryKind::ConfigMap, "a"),
+        entry(EntryKind::Secret, "a"),
+    );
     let most = 4 << 20;
     for entry in [&map, &secret] {
         setup.store.write(entry, b"small").unwrap();
@@ -293,7 +296,7 @@ fn a_file_is_no_larger_than_it_may_be() {
 #[test]
 fn what_was_there_before_takes_room_too() {
     let setup = Setup::new();
-    let (one, two) = (entry(Kind::Pod, "one"), entry(Kind::Pod, "two"));
+    let (one, two) = (entry(EntryKind::Pod, "one"), entry(EntryKind::Pod, "two"));
     setup.store.write(&one, &[b'a'; 500]).unwrap();
     let mut next = setup.reopened(Some(1));
     next.limit = 1000;

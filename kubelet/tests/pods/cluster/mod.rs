@@ -20,7 +20,7 @@ use kubelet::{
     },
 };
 use kubelet_api_client::objects::Objects;
-use kubelet_checkpoint::{Checkpoint, CheckpointOptions, objects::KeptObjects};
+use kubelet_checkpoint::{Checkpoint, CheckpointOptions, objects::CheckpointedObjects};
 use kubelet_cri_client::CriClient;
 use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ impl Joined {
                 let asked = Arc::clone(&self.objects);
                 let is_away = move || asked.is_away();
                 let objects = self.node.objects.clone();
-                Arc::new(KeptObjects::new(objects, kept.clone(), is_away))
+                Arc::new(CheckpointedObjects::new(objects, kept.clone(), is_away))
             }
             None => self.node.objects.clone(),
         };

@@ -1,4 +1,4 @@
-//! The parts of objects that matter to a start without the API server.
+//! The parts of objects that a start without the API server depends on.
 
 use k8s_openapi::{
     api::core::v1::{Node, NodeStatus, Pod, PodSpec},
@@ -28,7 +28,7 @@ pub(super) fn fingerprint(pod: &Pod) -> serde_json::Result<Fingerprint> {
 }
 
 /// Whether the node's labels decide on the pod's admission.
-pub(super) fn asks_for_labels(pod: &Pod) -> bool {
+pub(super) fn depends_on_node_labels(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| {
         let selector = spec.node_selector.as_ref();
         selector.is_some_and(|selector| !selector.is_empty()) || requires_labels(spec)
@@ -56,7 +56,7 @@ fn requires_labels(spec: &PodSpec) -> bool {
 /// because the runtime reports them. Attached volumes are left out because only the cluster knows
 /// whether they still are. Taints are left out because they must not fail a pod that already ran
 /// here.
-pub(super) fn node(node: &Node) -> Node {
+pub(super) fn without_unneeded_fields(node: &Node) -> Node {
     let status = node.status.as_ref();
     Node {
         metadata: ObjectMeta {
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn labels_of_the_node_matter_to_some_pods() {
         let asks = |spec: Value| {
-            asks_for_labels(&pod(|pod| {
+            depends_on_node_labels(&pod(|pod| {
                 pod["spec"]["nodeSelector"] = spec["nodeSelector"].clone();
                 let required = "requiredDuringSchedulingIgnoredDuringExecution";
                 if spec["term"].is_object() {
