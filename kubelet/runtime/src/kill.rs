@@ -13,8 +13,8 @@ use kubelet_pod_spec::{ephemeral::as_container, identity};
 use tracing::{info, warn};
 
 use super::{
-    RuntimeManager, actions::KillReason, endings::Waited, hooks,
-    termination_order::TerminationOrder,
+    RuntimeManager, actions::KillReason, hooks, termination_order::TerminationOrder,
+    terminations::HookOutcome,
 };
 
 /// The minimum time that a container gets to stop, even after its grace period, and the grace
@@ -38,14 +38,14 @@ pub enum KillError {
 }
 
 /// The hook and grace period of a container.
-struct Ending {
+struct TerminationSettings {
     pre_stop: Option<LifecycleHandler>,
     grace: Duration,
 }
 
 /// How a container is stopped.
 #[derive(Clone, Copy)]
-pub(super) struct Killing<'a> {
+pub(super) struct KillOptions<'a> {
     /// The pod; `None` if only the runtime knows it.
     pub(super) pod: Option<&'a Pod>,
     /// IP address of the pod.
@@ -60,7 +60,7 @@ pub(super) struct Killing<'a> {
     pub(super) order: Option<&'a TerminationOrder>,
 }
 
-impl<'a> Killing<'a> {
+impl<'a> KillOptions<'a> {
     /// Stops a container within its own grace period.
     pub(super) const fn new(pod: Option<&'a Pod>, ip: Option<&'a str>, message: &'a str) -> Self {
         Self {
@@ -121,15 +121,15 @@ impl RuntimeManager {
             .and_then(|pod| pod.spec.as_ref())
             .and_then(|spec| TerminationOrder::new(spec, running().map(|c| c.name.as_str())));
         let ip = status.ips().first().map(String::as_str);
-        let killing = Killing {
+        let killing = KillOptions {
             grace_override,
             order: order.as_ref(),
-            ..Killing::new(pod, ip, "")
+            ..KillOptions::new(pod, ip, "")
         };
         let kills = running().map(|container| self.kill_container(container, killing));
         let mut result: Result<(), KillError> = join_all(kills).await.into_iter().collect();
         // Stopping the sandbox would end the container before its grace period.
-        let has_time = |c: &ContainerStatus| !self.endings.left(&c.id).is_zero();
+        let has_time = |c: &ContainerStatus| !self.terminations.left(&c.id).is_zero();
         if result.is_err() && running().any(has_time) {
             return result;
         }
@@ -155,9 +155,9 @@ impl RuntimeManager {
     pub(super) async fn kill_container(
         &self,
         status: &ContainerStatus,
-        killing: Killing<'_>,
+        killing: KillOptions<'_>,
     ) -> Result<(), KillError> {
-        let Killing { pod, ip, .. } = killing;
+        let KillOptions { pod, ip, .. } = killing;
         let failed = |source| KillError::Container {
             name: status.name.clone(),
             source,
@@ -166,7 +166,7 @@ impl RuntimeManager {
             .and_then(|pod| pod.spec.as_ref())
             .and_then(|spec| container_spec(spec, &status.name));
         let ending = match (pod, &spec) {
-            (Some(pod), Some(spec)) => Ending {
+            (Some(pod), Some(spec)) => TerminationSettings {
                 pre_stop: spec
                     .lifecycle
                     .as_ref()
@@ -177,7 +177,7 @@ impl RuntimeManager {
                 Ok(ending) => ending,
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) => {
-                    self.endings.begin_unread(&status.id);
+                    self.terminations.begin_with_unknown_grace(&status.id);
                     return Err(failed(error));
                 }
             },
@@ -194,14 +194,14 @@ impl RuntimeManager {
             }
         }
         let grace = killing.grace_override.unwrap_or(ending.grace);
-        self.endings.begin(&status.id, grace);
+        self.terminations.begin(&status.id, grace);
         info!(
             pod = pod.map(identity::full_name), container = %status.name,
-            container_id = %status.id, grace_seconds = self.endings.left(&status.id).as_secs(),
+            container_id = %status.id, grace_seconds = self.terminations.left(&status.id).as_secs(),
             why = killing.message, "stopping container"
         );
         if let Some(hook) = ending.pre_stop
-            && !self.endings.left(&status.id).is_zero()
+            && !self.terminations.left(&status.id).is_zero()
         {
             let hook = PreStop {
                 cri: self.cri.clone(),
@@ -213,8 +213,8 @@ impl RuntimeManager {
                 ip: ip.map(str::to_owned),
                 hook,
             };
-            let waited = self.endings.hook(&status.id, hook.run()).await;
-            if waited == Waited::InVain {
+            let waited = self.terminations.hook(&status.id, hook.run()).await;
+            if waited == HookOutcome::TimedOut {
                 warn!(
                     pod = pod.map(identity::full_name), container = %status.name,
                     container_id = %status.id, "PreStopHook not completed in grace period"
@@ -222,13 +222,13 @@ impl RuntimeManager {
             }
         }
         if let Some(order) = killing.order {
-            let left = self.endings.left(&status.id);
+            let left = self.terminations.left(&status.id);
             order.wait_for_turn(&status.name, left).await;
         }
-        let grace = self.endings.left(&status.id).max(MINIMUM_GRACE_PERIOD);
+        let grace = self.terminations.left(&status.id).max(MINIMUM_GRACE_PERIOD);
         let stopped = self.cri.stop_container(&status.id, grace).await;
         stopped.map_err(failed)?;
-        self.endings.finish(&status.id);
+        self.terminations.finish(&status.id);
         if let Some(order) = killing.order {
             order.ended(&status.name);
         }
@@ -236,7 +236,7 @@ impl RuntimeManager {
     }
 
     /// The hook and grace period in the annotations of a container.
-    async fn restore(&self, id: &str) -> Result<Ending, CriError> {
+    async fn restore(&self, id: &str) -> Result<TerminationSettings, CriError> {
         let status = self.cri.container_status(id).await?;
         let grace = [
             labels::POD_DELETION_GRACE_PERIOD,
@@ -249,7 +249,7 @@ impl RuntimeManager {
             .annotations
             .get(labels::CONTAINER_PRE_STOP_HANDLER)
             .and_then(|handler| serde_json::from_str(handler).ok());
-        Ok(Ending { pre_stop, grace })
+        Ok(TerminationSettings { pre_stop, grace })
     }
 }
 

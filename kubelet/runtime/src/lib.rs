@@ -5,7 +5,6 @@
 pub mod actions;
 pub mod container_config;
 pub mod dns;
-mod endings;
 pub mod env;
 pub mod hash;
 pub mod hooks;
@@ -26,6 +25,7 @@ mod sub_paths;
 mod sync;
 pub mod termination_message;
 mod termination_order;
+mod terminations;
 pub mod user_namespace;
 
 use std::{
@@ -41,9 +41,9 @@ use kubelet_prober::results::ProbeResults;
 
 use self::{
     dns::DnsOptions,
-    endings::Endings,
-    resize::Resizes,
+    resize::PodGrants,
     resources::{ResourceOptions, Rules},
+    terminations::Terminations,
     user_namespace::{UserNamespaceOptions, UserNamespaces},
 };
 pub use self::{
@@ -86,8 +86,8 @@ pub struct RuntimeManager {
     seccomp_root: PathBuf,
     machine: Machine,
     user_namespaces: UserNamespaces,
-    resizes: Resizes,
-    endings: Endings,
+    grants: PodGrants,
+    terminations: Terminations,
     metrics: StartMetrics,
 }
 
@@ -115,8 +115,8 @@ impl RuntimeManager {
             seccomp_root: node.root_dir.join("seccomp"),
             machine: Machine::read(),
             user_namespaces: UserNamespaces::default(),
-            resizes: Resizes::default(),
-            endings: Endings::default(),
+            grants: PodGrants::default(),
+            terminations: Terminations::default(),
             metrics: StartMetrics::default(),
             node,
             options,

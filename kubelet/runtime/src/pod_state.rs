@@ -122,11 +122,11 @@ impl PodState {
 
     /// The newest container created with this name, if `status` does not list it: it has been
     /// removed, or `status` is older.
-    pub fn untold(&self, container: &str, status: &PodStatus) -> Option<String> {
+    pub fn unlisted_container(&self, container: &str, status: &PodStatus) -> Option<String> {
         let created = self.created.lock();
         let id = created.get(container)?;
-        let is_told = status.containers.iter().any(|c| c.id == *id);
-        (!is_told).then(|| id.clone())
+        let is_listed = status.containers.iter().any(|c| c.id == *id);
+        (!is_listed).then(|| id.clone())
     }
 
     /// The containers that could not be started, with the reasons.

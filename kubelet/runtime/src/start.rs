@@ -29,7 +29,7 @@ use super::{
     container_config::{ConfigError, Parts, container_config},
     env::{self, EnvError, Sources},
     hooks::{self, HookError},
-    kill::Killing,
+    kill::KillOptions,
     mounts::{self, MountError, MountParts},
     pod_files::{self, FileError},
     pod_state::PodState,
@@ -190,7 +190,7 @@ impl RuntimeManager {
         state: &PodState,
     ) -> Result<(), StartError> {
         let Running { pod, spec, .. } = *running;
-        if let Some(id) = state.untold(&container.name, status) {
+        if let Some(id) = state.unlisted_container(&container.name, status) {
             // The log files of the unlisted container would be counted as an earlier run.
             match self.cri.container_status(&id).await {
                 Err(error) if error.is_not_found() => {}
@@ -412,7 +412,7 @@ impl RuntimeManager {
             "PostStartHook failed",
         );
         let status = ContainerStatus::started(id, container.name.clone());
-        let killing = Killing::new(Some(running.pod), ip, "FailedPostStartHook");
+        let killing = KillOptions::new(Some(running.pod), ip, "FailedPostStartHook");
         if let Err(error) = self.kill_container(&status, killing).await {
             warn!(
                 pod = identity::full_name(running.pod), container = %container.name, %error,

@@ -19,7 +19,7 @@ use super::{
     actions::{self, ContainerToReset, PodActions},
     dns::{self, DnsError},
     hostname::HostnameError,
-    kill::Killing,
+    kill::KillOptions,
     metrics::ContainerType,
     pod_state::PodState,
     runtime_class::{HandlerFeatures, RuntimeClassError},
@@ -280,9 +280,9 @@ impl RuntimeManager {
         let ip = status.ips().first().map(String::as_str);
         for unwanted in &actions.kill {
             if let Some(container) = status.containers.iter().find(|c| c.id == unwanted.id) {
-                let killing = Killing {
+                let killing = KillOptions {
                     reason: unwanted.reason,
-                    ..Killing::new(Some(pod), ip, &unwanted.message)
+                    ..KillOptions::new(Some(pod), ip, &unwanted.message)
                 };
                 self.kill_container(container, killing).await?;
             }
@@ -354,9 +354,9 @@ impl RuntimeManager {
         for unwanted in reset {
             let run = status.containers.iter().find(|c| c.id == unwanted.id);
             if let Some(run) = run.filter(|_| unwanted.kill) {
-                let killing = Killing {
+                let killing = KillOptions {
                     grace_override: Some(Duration::ZERO),
-                    ..Killing::new(Some(pod), ip, "killing")
+                    ..KillOptions::new(Some(pod), ip, "killing")
                 };
                 self.kill_container(run, killing).await?;
             }

@@ -12,7 +12,7 @@ use kubelet_api_client::events::EventRecorder;
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_runtime::{
     RuntimeManager,
-    resize::{Refusal, is_resize},
+    resize::{ResizeRefusal, is_resize},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -50,7 +50,7 @@ enum Outcome {
     Reserved,
     /// Other pods have to end first.
     Preempting(Vec<Arc<Pod>>),
-    Refused(Refusal),
+    Refused(ResizeRefusal),
 }
 
 impl<S: PodSyncer> Allocator<'_, S> {
@@ -135,7 +135,7 @@ impl<S: PodSyncer> Allocator<'_, S> {
             Outcome::Preempting(victims) => {
                 let victims = preemption::end(&victims, pod, self.workers, self.events);
                 self.waiting.insert(uid.clone(), victims);
-                Refusal::Deferred("waiting for preempted pods to end".to_owned())
+                ResizeRefusal::Deferred("waiting for preempted pods to end".to_owned())
             }
             Outcome::Refused(refusal) => refusal,
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::resources::{self, Amounts};
-use kubelet_runtime::resize::Refusal;
+use kubelet_runtime::resize::ResizeRefusal;
 
 use super::{Admission, Admitted, NodeFacts, fit};
 
@@ -21,14 +21,14 @@ impl Admission {
         granted: &Pod,
         node: &NodeFacts,
         others: &[Arc<Pod>],
-    ) -> Result<Admitted, Refusal> {
+    ) -> Result<Admitted, ResizeRefusal> {
         let (wanted, had) = (requests(pod), requests(granted));
         let grows = |name: &str| wanted.get(name) > had.get(name);
         check_capacity(&wanted, node, grows)?;
         let mut shortages = fit::shortages(pod, others, node);
         shortages.retain(|shortage| grows(&shortage.resource));
         let admitted = self.decide(pod, node, others, &shortages);
-        let admitted = admitted.map_err(|rejection| Refusal::Deferred(rejection.message))?;
+        let admitted = admitted.map_err(|rejection| ResizeRefusal::Deferred(rejection.message))?;
         self.count_preempted(&admitted, &shortages);
         Ok(admitted)
     }
@@ -47,7 +47,7 @@ fn check_capacity(
     wanted: &Amounts,
     node: &NodeFacts,
     grows: impl Fn(&str) -> bool,
-) -> Result<(), Refusal> {
+) -> Result<(), ResizeRefusal> {
     for name in ["memory", "cpu"] {
         let amount = |amounts: &Amounts| {
             let amount = amounts.get(name).copied().unwrap_or_default();
@@ -55,7 +55,7 @@ fn check_capacity(
         };
         let (requested, capacity) = (amount(wanted), amount(&node.allocatable));
         if requested > capacity && grows(name) {
-            return Err(Refusal::Infeasible(format!(
+            return Err(ResizeRefusal::Infeasible(format!(
                 "Node didn't have enough capacity: {name}, requested: {requested}, \
                  capacity: {capacity}"
             )));
@@ -78,7 +78,7 @@ mod tests {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
-    fn admit(had: &Value, wanted: &Value, others: &[Arc<Pod>]) -> Result<Admitted, Refusal> {
+    fn admit(had: &Value, wanted: &Value, others: &[Arc<Pod>]) -> Result<Admitted, ResizeRefusal> {
         let node = json!({"status": {
             "allocatable": {"cpu": "2", "memory": "1000", "pods": "1"}
         }});
@@ -111,7 +111,7 @@ mod tests {
             ),
         ] {
             let why = format!("Node didn't have enough resource: {lacking}");
-            assert_eq!(admit(wanted), Err(Refusal::Deferred(why)));
+            assert_eq!(admit(wanted), Err(ResizeRefusal::Deferred(why)));
         }
     }
 
@@ -129,7 +129,7 @@ mod tests {
         ] {
             let why = format!("Node didn't have enough capacity: {lacking}");
             let refused = admit(&json!({"cpu": "1"}), &wanted, &[]);
-            assert_eq!(refused, Err(Refusal::Infeasible(why)));
+            assert_eq!(refused, Err(ResizeRefusal::Infeasible(why)));
         }
         // Shrinking is allowed even above the capacity.
         let less = admit(&json!({"cpu": "4"}), &json!({"cpu": "3"}), &[]);

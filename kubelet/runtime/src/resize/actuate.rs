@@ -12,12 +12,13 @@ use kubelet_pod_spec::identity::{self, PodUid};
 use tracing::{info, warn};
 
 use super::{
-    ERROR, begun,
-    checkpoint::Writing,
-    need::Need,
-    plan::{Change, ResizePlan, Resource, Update, lower_limit},
+    ERROR,
+    checkpoint::Durability,
+    cpu_memory::CpuMemory,
+    events::ResizeEvent,
+    in_progress_condition,
+    plan::{ContainerResize, Direction, ResizePlan, Resource, lower_limit},
     since,
-    told::News,
 };
 use crate::{RuntimeManager, resources};
 
@@ -59,15 +60,15 @@ impl RuntimeManager {
     ) -> bool {
         let uid = PodUid::of(pod);
         let resized = self.try_resize(pod, spec, sandbox_id, status, plan).await;
-        self.save_granted(&uid, Writing::Durable).await;
+        self.save_granted(&uid, Durability::Synced).await;
         let Err(error) = resized else {
             return true;
         };
         warn!(pod = identity::full_name(pod), pod_uid = %uid, %error, "cannot resize pod");
-        let told = self.resizes.update(&uid, |granted| {
+        let told = self.grants.update(&uid, |granted| {
             let old = granted.in_progress.take();
             let generation = pod.metadata.generation;
-            let mut new = begun(
+            let mut new = in_progress_condition(
                 old.as_ref()
                     .map_or(generation, |old| old.observed_generation),
             );
@@ -81,7 +82,7 @@ impl RuntimeManager {
             is_news.then_some(generation)
         });
         if let Some(Some(generation)) = told {
-            self.tell(pod, generation, &News::Failed(error.to_string()));
+            self.record_resize_event(pod, generation, &ResizeEvent::Failed(error.to_string()));
         }
         false
     }
@@ -98,7 +99,7 @@ impl RuntimeManager {
             containers: mut updates,
             whole,
         } = plan;
-        let wanted = Need::of(spec.resources.as_ref());
+        let wanted = CpuMemory::of(spec.resources.as_ref());
         if let Some(now) = whole {
             self.check_pod_memory(now, wanted, status).await?;
         }
@@ -109,17 +110,17 @@ impl RuntimeManager {
         let shrinks = whole.is_some_and(|now| {
             [Resource::Memory, Resource::Cpu]
                 .iter()
-                .any(|resource| resource.change(now, wanted) == Some(Change::Less))
+                .any(|resource| resource.change(now, wanted) == Some(Direction::Decrease))
         });
         if !shrinks {
             self.update_sandbox(spec, sandbox_id).await?;
         }
         for resource in [Resource::Memory, Resource::Cpu] {
-            let order = |update: &Update<'_>| resource.change(update.now, update.wanted);
+            let order = |update: &ContainerResize<'_>| resource.change(update.now, update.wanted);
             updates.sort_by_key(|update| match order(update) {
-                Some(Change::Less) => 0,
+                Some(Direction::Decrease) => 0,
                 None => 1,
-                Some(Change::More) => 2,
+                Some(Direction::Increase) => 2,
             });
             for update in &mut updates {
                 if order(update).is_some() {
@@ -158,8 +159,8 @@ impl RuntimeManager {
     /// The usage of all containers is not below the new limit, or could not be read.
     async fn check_pod_memory(
         &self,
-        now: Need,
-        wanted: Need,
+        now: CpuMemory,
+        wanted: CpuMemory,
         status: &PodStatus,
     ) -> Result<(), ResizeError> {
         let Some(limit) = lower_limit(now.memory_limit, wanted.memory_limit) else {
@@ -182,7 +183,7 @@ impl RuntimeManager {
     ///
     /// # Errors
     /// The usage is not below the new limit, or could not be read.
-    async fn check_memory(&self, update: &Update<'_>) -> Result<(), ResizeError> {
+    async fn check_memory(&self, update: &ContainerResize<'_>) -> Result<(), ResizeError> {
         let Some(limit) = update.lower_memory_limit() else {
             return Ok(());
         };
@@ -200,7 +201,7 @@ impl RuntimeManager {
     async fn give(
         &self,
         pod: &Pod,
-        update: &mut Update<'_>,
+        update: &mut ContainerResize<'_>,
         resource: Resource,
     ) -> Result<(), ResizeError> {
         let now = resource.taken(update.now, update.wanted);
@@ -218,7 +219,7 @@ impl RuntimeManager {
             container_id = %update.id, resource = resource.name(), "resized container"
         );
         update.now = now;
-        self.resizes.update(&PodUid::of(pod), |granted| {
+        self.grants.update(&PodUid::of(pod), |granted| {
             granted.actuated.insert(update.id.clone(), given);
         });
         Ok(())
@@ -239,7 +240,7 @@ fn with(own: Option<&ResourceRequirements>, given: &ResourceRequirements) -> Res
     all
 }
 
-fn requirements(need: Need) -> ResourceRequirements {
+fn requirements(amounts: CpuMemory) -> ResourceRequirements {
     let list = |cpu: i64, memory: i64| {
         let cpu = (cpu != 0).then(|| ("cpu".to_owned(), Quantity(format!("{cpu}m"))));
         let memory = (memory != 0).then(|| ("memory".to_owned(), Quantity(memory.to_string())));
@@ -247,7 +248,7 @@ fn requirements(need: Need) -> ResourceRequirements {
     };
     ResourceRequirements {
         claims: None,
-        limits: list(need.cpu_limit, need.memory_limit),
-        requests: list(need.cpu_request, need.memory_request),
+        limits: list(amounts.cpu_limit, amounts.memory_limit),
+        requests: list(amounts.cpu_request, amounts.memory_request),
     }
 }

@@ -35,11 +35,11 @@ pub(super) struct Checkpoint {
 
 /// Whether the file of a checkpoint is synced to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Writing {
+pub(super) enum Durability {
     /// Not synced: the file survives a restart of the kubelet, but possibly not one of the machine.
-    Quick,
+    Unsynced,
     /// Synced: the file survives a crash and a power failure.
-    Durable,
+    Synced,
 }
 
 /// The checkpoint in a pod's directory, if there is a valid one.
@@ -76,14 +76,14 @@ pub(super) async fn read_all(pods_dir: PathBuf) -> BTreeMap<PodUid, Checkpoint> 
 pub(super) async fn write(
     pod_dir: PathBuf,
     checkpoint: Checkpoint,
-    writing: Writing,
+    durability: Durability,
 ) -> io::Result<()> {
-    blocking(move || write_in(&pod_dir, &checkpoint, writing))
+    blocking(move || write_in(&pod_dir, &checkpoint, durability))
         .await
         .map_err(io::Error::other)?
 }
 
-fn write_in(pod_dir: &Path, checkpoint: &Checkpoint, writing: Writing) -> io::Result<()> {
+fn write_in(pod_dir: &Path, checkpoint: &Checkpoint, durability: Durability) -> io::Result<()> {
     // Other users of the node must not access a pod's directory.
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o750).create(pod_dir)?;
@@ -107,7 +107,7 @@ mod tests {
         let mut checkpoint = Checkpoint::default();
         let resources = ResourceRequirements::default();
         checkpoint.granted.insert("c".to_owned(), resources);
-        write_in(&dir, &checkpoint, Writing::Durable).unwrap();
+        write_in(&dir, &checkpoint, Durability::Synced).unwrap();
         assert_eq!(all().await[&PodUid::from("uid")], checkpoint);
         fs::write(dir.join(FILE), "{").unwrap();
         assert!(all().await.is_empty());

@@ -16,21 +16,20 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tracing::{info, warn};
 
 use super::{
-    RESIZE_IN_PROGRESS, RESIZE_PENDING, Refusal, ResizeReport, all_containers, begun, changed,
-    checkpoint::{self, Checkpoint, Writing},
+    RESIZE_IN_PROGRESS, RESIZE_PENDING, ResizeRefusal, ResizeReport, all_containers, changed,
+    checkpoint::{self, Checkpoint, Durability},
     condition,
-    need::Need,
-    running, same_resources, since, some_resources,
-    told::News,
-    with_resources_of,
+    cpu_memory::CpuMemory,
+    events::ResizeEvent,
+    in_progress_condition, running, same_resources, since, some_resources, with_resources_of,
 };
 use crate::RuntimeManager;
 
 /// The granted resources of all pods. A pod has an entry from its admission until none of its
 /// containers is running.
 #[derive(Debug, Default)]
-pub(crate) struct Resizes {
-    pods: Mutex<BTreeMap<PodUid, Granted>>,
+pub(crate) struct PodGrants {
+    pods: Mutex<BTreeMap<PodUid, PodGrant>>,
     /// Grants stored by the previous kubelet for pods that are not admitted yet.
     before: Mutex<BTreeMap<PodUid, Checkpoint>>,
     /// Held during decisions to admit a pod or to grant a resize.
@@ -41,7 +40,7 @@ pub(crate) struct Resizes {
 
 /// The granted resources of one pod.
 #[derive(Debug)]
-pub(super) struct Granted {
+pub(super) struct PodGrant {
     /// The pod with its granted resources.
     pod: Arc<Pod>,
     /// The pod with reserved resources, which are granted once they are stored.
@@ -58,12 +57,12 @@ pub(super) struct Granted {
     writing: Arc<AsyncMutex<()>>,
 }
 
-impl Granted {
+impl PodGrant {
     /// The grant of a newly admitted pod: as stored by the previous kubelet, else its spec.
     fn of(pod: &Arc<Pod>, before: Option<Checkpoint>) -> Self {
         let is_kept = before.is_some();
         let before = before.unwrap_or_default();
-        let told = |type_| {
+        let condition = |type_| {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
             conditions.iter().find(|c| c.type_ == type_).cloned()
         };
@@ -76,8 +75,8 @@ impl Granted {
             },
             pod: pod_granted,
             actuated: before.actuated,
-            pending: told(RESIZE_PENDING),
-            in_progress: told(RESIZE_IN_PROGRESS),
+            pending: condition(RESIZE_PENDING),
+            in_progress: condition(RESIZE_IN_PROGRESS),
             is_kept,
             writing: Arc::default(),
         }
@@ -103,13 +102,13 @@ impl Granted {
                 running(status, container)
                     .and_then(|run| self.actuated(run))
                     .is_some_and(|given| {
-                        Need::of(Some(given)) != Need::of_container(container, spec)
+                        CpuMemory::of(Some(given)) != CpuMemory::of_container(container, spec)
                     })
             })
     }
 
     fn is_resized_whole(&self) -> bool {
-        Need::of(self.whole.as_ref()) != Need::of(whole(&self.pod))
+        CpuMemory::of(self.whole.as_ref()) != CpuMemory::of(whole(&self.pod))
     }
 
     fn checkpoint(&self, pod: &Pod) -> Checkpoint {
@@ -125,11 +124,11 @@ impl Granted {
     }
 }
 
-impl Resizes {
+impl PodGrants {
     pub(super) fn update<T>(
         &self,
         uid: &PodUid,
-        work: impl FnOnce(&mut Granted) -> T,
+        work: impl FnOnce(&mut PodGrant) -> T,
     ) -> Option<T> {
         self.pods.lock().get_mut(uid).map(work)
     }
@@ -140,12 +139,12 @@ impl RuntimeManager {
     /// Reads the grants that the previous kubelet stored. Call this once, before pods are admitted.
     pub async fn restore_grants(&self) {
         let grants = checkpoint::read_all(directory::pods_dir(&self.node.root_dir)).await;
-        *self.resizes.before.lock() = grants;
+        *self.grants.before.lock() = grants;
     }
 
     /// The lock to hold from the check for free resources until they are reserved.
     pub fn placing(&self) -> MutexGuard<'_, ()> {
-        self.resizes.placing.lock()
+        self.grants.placing.lock()
     }
 
     /// The pod with its granted resources, by this kubelet or the previous one; unchanged if it has
@@ -155,7 +154,7 @@ impl RuntimeManager {
         if let Some(placed) = self.placed(&uid) {
             return with_resources_of(pod, &placed);
         }
-        match self.resizes.before.lock().get(&uid) {
+        match self.grants.before.lock().get(&uid) {
             Some(before) => before.laid_over(pod),
             None => Arc::clone(pod),
         }
@@ -164,21 +163,21 @@ impl RuntimeManager {
     /// Admits the pod, with its previous grant or the resources in its spec.
     pub fn place(&self, pod: &Arc<Pod>) {
         let uid = PodUid::of(pod);
-        let before = self.resizes.before.lock().remove(&uid);
-        let mut pods = self.resizes.pods.lock();
-        pods.entry(uid).or_insert_with(|| Granted::of(pod, before));
+        let before = self.grants.before.lock().remove(&uid);
+        let mut pods = self.grants.pods.lock();
+        pods.entry(uid).or_insert_with(|| PodGrant::of(pod, before));
     }
 
     /// The pod with its reserved or granted resources; `None` if it is not admitted.
     pub fn placed(&self, uid: &PodUid) -> Option<Arc<Pod>> {
-        self.resizes.update(uid, |entry| {
+        self.grants.update(uid, |entry| {
             Arc::clone(entry.next.as_ref().unwrap_or(&entry.pod))
         })
     }
 
     /// The other admitted pods with their reserved or granted resources.
     pub fn placed_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
-        let pods = self.resizes.pods.lock();
+        let pods = self.grants.pods.lock();
         let others = pods.iter().filter(|(other, _)| *other != uid);
         others
             .map(|(_, entry)| Arc::clone(entry.next.as_ref().unwrap_or(&entry.pod)))
@@ -187,12 +186,12 @@ impl RuntimeManager {
 
     /// UIDs of all admitted pods.
     pub fn placed_pods(&self) -> Vec<PodUid> {
-        self.resizes.pods.lock().keys().cloned().collect()
+        self.grants.pods.lock().keys().cloned().collect()
     }
 
     /// Reserves the resources in the pod's spec, until [`commit`](Self::commit).
     pub fn reserve(&self, pod: &Arc<Pod>) {
-        self.resizes.update(&PodUid::of(pod), |entry| {
+        self.grants.update(&PodUid::of(pod), |entry| {
             entry.next = Some(Arc::clone(pod));
         });
     }
@@ -200,33 +199,33 @@ impl RuntimeManager {
     /// Grants the reserved resources. They are stored before they are applied, because a restarted
     /// kubelet must not give them to another pod. Returns whether it succeeded.
     pub async fn commit(&self, uid: &PodUid) -> bool {
-        let next = |entry: &mut Granted| entry.next.clone();
-        if let Err(error) = self.write(uid, next, Writing::Durable).await {
+        let next = |entry: &mut PodGrant| entry.next.clone();
+        if let Err(error) = self.write(uid, next, Durability::Synced).await {
             warn!(pod_uid = %uid, %error, "cannot write down what the pod is granted");
-            self.resizes.update(uid, |entry| entry.next = None);
+            self.grants.update(uid, |entry| entry.next = None);
             return false;
         }
-        let granted = self.resizes.update(uid, |entry| {
+        let granted = self.grants.update(uid, |entry| {
             let pod = entry.next.take()?;
             entry.pod = Arc::clone(&pod);
             entry.pending = None;
             // A new resize starts; the outcome of the last one no longer matters.
-            entry.in_progress = Some(begun(pod.metadata.generation));
+            entry.in_progress = Some(in_progress_condition(pod.metadata.generation));
             Some(pod)
         });
         let Some(Some(pod)) = granted else {
             return false;
         };
-        self.tell(&pod, pod.metadata.generation, &News::Started);
+        self.record_resize_event(&pod, pod.metadata.generation, &ResizeEvent::Started);
         true
     }
 
     /// Refuses a resize. Returns whether the pod's status changes.
-    pub fn refuse(&self, pod: &Pod, refusal: &Refusal) -> bool {
+    pub fn refuse(&self, pod: &Pod, refusal: &ResizeRefusal) -> bool {
         let generation = pod.metadata.generation;
         let message = refusal.message().to_owned();
         let new = condition(RESIZE_PENDING, refusal.reason(), message, generation);
-        let changes = self.resizes.update(&PodUid::of(pod), |entry| {
+        let changes = self.grants.update(&PodUid::of(pod), |entry| {
             let before = entry.pending.take();
             let same = before.as_ref().filter(|before| {
                 before.reason == new.reason && before.observed_generation == new.observed_generation
@@ -238,46 +237,46 @@ impl RuntimeManager {
         });
         let (is_news, is_changed) = changes.unwrap_or_default();
         if is_news {
-            self.tell(pod, generation, &News::Refused(refusal.clone()));
+            self.record_resize_event(pod, generation, &ResizeEvent::Refused(refusal.clone()));
         }
         is_changed
     }
 
     /// The pod requests no resize any more. Returns whether the pod's status changes.
     pub fn clear_pending(&self, uid: &PodUid) -> bool {
-        let pending = self.resizes.update(uid, |entry| entry.pending.take());
+        let pending = self.grants.update(uid, |entry| entry.pending.take());
         pending.flatten().is_some()
     }
 
     /// The time since which a resize of the pod has been pending.
     pub fn pending_since(&self, uid: &PodUid) -> Option<Time> {
-        let since = |entry: &mut Granted| entry.pending.as_ref()?.last_transition_time.clone();
-        self.resizes.update(uid, since).flatten()
+        let since = |entry: &mut PodGrant| entry.pending.as_ref()?.last_transition_time.clone();
+        self.grants.update(uid, since).flatten()
     }
 
     /// Requests decisions on pending resizes.
     pub fn want_resizes(&self) {
-        self.resizes.wanted.notify_one();
+        self.grants.wanted.notify_one();
     }
 
     /// Waits for a call of [`want_resizes`](Self::want_resizes), or for a pod that frees its
     /// resources.
     pub async fn resizes_wanted(&self) {
-        self.resizes.wanted.notified().await;
+        self.grants.wanted.notified().await;
     }
 
     async fn write(
         &self,
         uid: &PodUid,
-        granted: impl FnOnce(&mut Granted) -> Option<Arc<Pod>>,
-        writing: Writing,
+        granted: impl FnOnce(&mut PodGrant) -> Option<Arc<Pod>>,
+        durability: Durability,
     ) -> io::Result<()> {
-        let lock = self.resizes.update(uid, |entry| Arc::clone(&entry.writing));
+        let lock = self.grants.update(uid, |entry| Arc::clone(&entry.writing));
         let Some(lock) = lock else {
             return Ok(());
         };
         let _one_at_a_time = lock.lock().await;
-        let checkpoint = self.resizes.update(uid, |entry| {
+        let checkpoint = self.grants.update(uid, |entry| {
             let pod = granted(entry)?;
             Some(entry.checkpoint(&pod))
         });
@@ -285,8 +284,8 @@ impl RuntimeManager {
             return Ok(());
         };
         let dir = directory::pod_dir(&self.node.root_dir, uid);
-        checkpoint::write(dir, checkpoint, writing).await?;
-        self.resizes.update(uid, |entry| entry.is_kept = true);
+        checkpoint::write(dir, checkpoint, durability).await?;
+        self.grants.update(uid, |entry| entry.is_kept = true);
         Ok(())
     }
 }
@@ -298,7 +297,7 @@ impl RuntimeManager {
         // A pod that ended and starts again needs a new admission entry.
         self.place(pod);
         let uid = PodUid::of(pod);
-        let seen = self.resizes.update(&uid, |entry| {
+        let seen = self.grants.update(&uid, |entry| {
             let granted = with_resources_of(pod, &entry.pod);
             entry.pod = Arc::clone(&granted);
             let there = |id: &String| status.containers.iter().any(|run| run.id == *id);
@@ -306,7 +305,9 @@ impl RuntimeManager {
             let mut completed = None;
             if entry.is_in_progress(status) {
                 let generation = granted.metadata.generation;
-                entry.in_progress.get_or_insert_with(|| begun(generation));
+                entry
+                    .in_progress
+                    .get_or_insert_with(|| in_progress_condition(generation));
             } else {
                 completed = entry.in_progress.take();
             }
@@ -318,14 +319,14 @@ impl RuntimeManager {
         if let Some(completed) = completed {
             let generation = completed.observed_generation;
             info!(pod = identity::full_name(&granted), pod_uid = %uid, "resized pod");
-            self.tell(&granted, generation, &News::Completed);
+            self.record_resize_event(&granted, generation, &ResizeEvent::Completed);
         }
         granted
     }
 
     /// Records that the pod-level resources in `spec` are in force for the sandbox.
     pub(crate) fn made_sandbox(&self, pod: &Pod, spec: &PodSpec) {
-        self.resizes.update(&PodUid::of(pod), |entry| {
+        self.grants.update(&PodUid::of(pod), |entry| {
             entry.whole.clone_from(&spec.resources);
         });
     }
@@ -333,17 +334,17 @@ impl RuntimeManager {
     /// Stores the grant of a new pod before its containers are created. It is not synced to disk:
     /// if the machine fails, the containers are gone, too.
     pub async fn keep_grant(&self, uid: &PodUid) {
-        let is_kept = self.resizes.update(uid, |entry| entry.is_kept);
+        let is_kept = self.grants.update(uid, |entry| entry.is_kept);
         if is_kept != Some(false) {
             return;
         }
-        self.save_granted(uid, Writing::Quick).await;
+        self.save_granted(uid, Durability::Unsynced).await;
     }
 
     /// Stores the grant, and the applied resources that are in no annotation.
-    pub(super) async fn save_granted(&self, uid: &PodUid, writing: Writing) {
-        let pod = |entry: &mut Granted| Some(Arc::clone(&entry.pod));
-        if let Err(error) = self.write(uid, pod, writing).await {
+    pub(super) async fn save_granted(&self, uid: &PodUid, durability: Durability) {
+        let pod = |entry: &mut PodGrant| Some(Arc::clone(&entry.pod));
+        if let Err(error) = self.write(uid, pod, durability).await {
             warn!(pod_uid = %uid, %error, "cannot write down what the pod was granted");
         }
     }
@@ -351,7 +352,7 @@ impl RuntimeManager {
     /// The resize in the pod's status; `None` if there is no condition and no container was
     /// resized.
     pub fn resize_report(&self, uid: &PodUid) -> Option<ResizeReport> {
-        let report = self.resizes.update(uid, |granted| {
+        let report = self.grants.update(uid, |granted| {
             let conditions = [&granted.pending, &granted.in_progress];
             let report = ResizeReport {
                 conditions: conditions.into_iter().flatten().cloned().collect(),
@@ -368,8 +369,8 @@ impl RuntimeManager {
 
     /// Releases the resources of the pod, and requests decisions on pending resizes.
     pub fn ungrant(&self, uid: &PodUid) {
-        self.resizes.pods.lock().remove(uid);
-        self.resizes.before.lock().remove(uid);
+        self.grants.pods.lock().remove(uid);
+        self.grants.before.lock().remove(uid);
         self.want_resizes();
     }
 }

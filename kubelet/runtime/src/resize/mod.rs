@@ -6,12 +6,12 @@
 
 mod actuate;
 mod checkpoint;
+mod cpu_memory;
+mod events;
 mod grants;
-mod need;
 mod plan;
 mod refusal;
 mod swap;
-mod told;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,9 +19,9 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, Resource
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus};
 use kubelet_host::clock;
 
-pub(super) use self::grants::Resizes;
-use self::{grants::Granted, need::Need};
-pub use self::{grants::is_resize, refusal::Refusal};
+pub(super) use self::grants::PodGrants;
+use self::{cpu_memory::CpuMemory, grants::PodGrant};
+pub use self::{grants::is_resize, refusal::ResizeRefusal};
 use super::RuntimeManager;
 
 /// Condition of a pod whose resize is deferred or infeasible.
@@ -63,14 +63,15 @@ fn same_resources(a: &Pod, b: &Pod) -> bool {
     let (Some(a), Some(b)) = (&a.spec, &b.spec) else {
         return true;
     };
-    let of_pod = |spec: &PodSpec| Need::of(spec.resources.as_ref());
+    let of_pod = |spec: &PodSpec| CpuMemory::of(spec.resources.as_ref());
     let mut containers = all_containers(b);
     of_pod(a) == of_pod(b)
         && containers.all(|container| {
             let other = all_containers(a).find(|other| other.name == container.name);
             other.is_none_or(|other| {
                 other.resources == container.resources
-                    || Need::of(other.resources.as_ref()) == Need::of(container.resources.as_ref())
+                    || CpuMemory::of(other.resources.as_ref())
+                        == CpuMemory::of(container.resources.as_ref())
             })
         })
 }
@@ -95,13 +96,15 @@ fn changed(
 ) -> Arc<Pod> {
     let other = |container: &Container| {
         let other = resources(container)?;
-        (Need::of(Some(&other)) != Need::of(container.resources.as_ref())).then_some(other)
+        (CpuMemory::of(Some(&other)) != CpuMemory::of(container.resources.as_ref()))
+            .then_some(other)
     };
     let Some(spec) = &pod.spec else {
         return Arc::clone(pod);
     };
-    let is_other =
-        |whole: &&ResourceRequirements| Need::of(Some(whole)) != Need::of(spec.resources.as_ref());
+    let is_other = |whole: &&ResourceRequirements| {
+        CpuMemory::of(Some(whole)) != CpuMemory::of(spec.resources.as_ref())
+    };
     let whole = whole.filter(is_other);
     if whole.is_none() && all_containers(spec).all(|container| other(container).is_none()) {
         return Arc::clone(pod);
@@ -138,7 +141,7 @@ fn condition(type_: &str, reason: &str, message: String, generation: Option<i64>
     }
 }
 
-fn begun(generation: Option<i64>) -> PodCondition {
+fn in_progress_condition(generation: Option<i64>) -> PodCondition {
     condition(RESIZE_IN_PROGRESS, "", String::new(), generation)
 }
 

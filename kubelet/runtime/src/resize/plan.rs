@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_pod_spec::{identity::PodUid, restart_rules::is_sidecar};
 
-use super::{Granted, all_containers, need::Need, running};
+use super::{PodGrant, all_containers, cpu_memory::CpuMemory, running};
 use crate::{
     RuntimeManager,
     actions::{ContainerToKill, KillReason, PodActions},
@@ -27,7 +27,7 @@ impl Resource {
 
     /// Whether the amount increases or decreases; `None` if it stays the same. The limits are
     /// compared, or the requests if the limits are equal.
-    pub(super) fn change(self, from: Need, to: Need) -> Option<Change> {
+    pub(super) fn change(self, from: CpuMemory, to: CpuMemory) -> Option<Direction> {
         let (limits, requests) = match self {
             Self::Memory => (
                 (from.memory_limit, to.memory_limit),
@@ -44,21 +44,21 @@ impl Resource {
             limits
         };
         match from.cmp(&to) {
-            std::cmp::Ordering::Less => Some(Change::More),
+            std::cmp::Ordering::Less => Some(Direction::Increase),
             std::cmp::Ordering::Equal => None,
-            std::cmp::Ordering::Greater => Some(Change::Less),
+            std::cmp::Ordering::Greater => Some(Direction::Decrease),
         }
     }
 
     /// `from` with this resource as in `to`.
-    pub(super) const fn taken(self, from: Need, to: Need) -> Need {
+    pub(super) const fn taken(self, from: CpuMemory, to: CpuMemory) -> CpuMemory {
         match self {
-            Self::Memory => Need {
+            Self::Memory => CpuMemory {
                 memory_request: to.memory_request,
                 memory_limit: to.memory_limit,
                 ..from
             },
-            Self::Cpu => Need {
+            Self::Cpu => CpuMemory {
                 cpu_request: to.cpu_request,
                 cpu_limit: to.cpu_limit,
                 ..from
@@ -68,23 +68,23 @@ impl Resource {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    Less,
-    More,
+pub(super) enum Direction {
+    Decrease,
+    Increase,
 }
 
 /// A running container to resize in place.
 #[derive(Debug)]
-pub(super) struct Update<'a> {
+pub(super) struct ContainerResize<'a> {
     pub(super) container: &'a Container,
     pub(super) id: String,
     /// The resources in force.
-    pub(super) now: Need,
+    pub(super) now: CpuMemory,
     /// The new resources.
-    pub(super) wanted: Need,
+    pub(super) wanted: CpuMemory,
 }
 
-impl Update<'_> {
+impl ContainerResize<'_> {
     /// Whether the resize policy requires a restart of the container.
     fn restarts(&self) -> bool {
         let changes = |resource: Resource| resource.change(self.now, self.wanted).is_some();
@@ -112,9 +112,9 @@ pub(super) fn lower_limit(now: i64, wanted: i64) -> Option<i64> {
 /// Everything to resize in place in a pod.
 #[derive(Debug, Default)]
 pub(crate) struct ResizePlan<'a> {
-    pub(super) containers: Vec<Update<'a>>,
+    pub(super) containers: Vec<ContainerResize<'a>>,
     /// The pod-level resources in force, if they change.
-    pub(super) whole: Option<Need>,
+    pub(super) whole: Option<CpuMemory>,
 }
 
 impl ResizePlan<'_> {
@@ -140,9 +140,9 @@ impl RuntimeManager {
             return plan;
         }
         let uid = PodUid::of(pod);
-        let whole = |granted: &mut Granted| Need::of(granted.whole.as_ref());
-        let whole = self.resizes.update(&uid, whole);
-        plan.whole = whole.filter(|whole| *whole != Need::of(spec.resources.as_ref()));
+        let whole = |granted: &mut PodGrant| CpuMemory::of(granted.whole.as_ref());
+        let whole = self.grants.update(&uid, whole);
+        plan.whole = whole.filter(|whole| *whole != CpuMemory::of(spec.resources.as_ref()));
         for container in all_containers(spec) {
             let Some(run) = running(status, container) else {
                 continue;
@@ -151,17 +151,19 @@ impl RuntimeManager {
                 continue;
             }
             let given = self
-                .resizes
+                .grants
                 .update(&uid, |granted| {
-                    granted.actuated(run).map(|given| Need::of(Some(given)))
+                    granted
+                        .actuated(run)
+                        .map(|given| CpuMemory::of(Some(given)))
                 })
                 .flatten();
-            let wanted = Need::of_container(container, spec);
+            let wanted = CpuMemory::of_container(container, spec);
             // A container that another kubelet created is assumed to have the wanted resources.
             let Some(now) = given.filter(|now| *now != wanted) else {
                 continue;
             };
-            let update = Update {
+            let update = ContainerResize {
                 container,
                 id: run.id.clone(),
                 now,

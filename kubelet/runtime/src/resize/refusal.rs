@@ -2,14 +2,14 @@
 
 /// Why a resize is not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ResizeRefusal {
     /// The node cannot grant it at present.
     Deferred(String),
     /// The node can never grant it.
     Infeasible(String),
 }
 
-impl Refusal {
+impl ResizeRefusal {
     /// The reason of the pod's condition.
     pub const fn reason(&self) -> &'static str {
         match self {

@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::{Refusal, all_containers, need::Need};
+use super::{ResizeRefusal, all_containers, cpu_memory::CpuMemory};
 use crate::{RuntimeManager, resources};
 
 impl RuntimeManager {
@@ -12,7 +12,7 @@ impl RuntimeManager {
     ///
     /// # Errors
     /// Such a container exists; the resize is infeasible.
-    pub fn check_swap(&self, pod: &Pod, placed: &Pod) -> Result<(), Refusal> {
+    pub fn check_swap(&self, pod: &Pod, placed: &Pod) -> Result<(), ResizeRefusal> {
         let rules = self.rules();
         check(pod, placed, |pod, container| {
             resources::may_swap(pod, container.resources.as_ref(), rules)
@@ -24,8 +24,9 @@ fn check(
     pod: &Pod,
     placed: &Pod,
     may_swap: impl Fn(&Pod, &Container) -> bool,
-) -> Result<(), Refusal> {
-    let request = |container: &Container| Need::of(container.resources.as_ref()).memory_request;
+) -> Result<(), ResizeRefusal> {
+    let request =
+        |container: &Container| CpuMemory::of(container.resources.as_ref()).memory_request;
     let had: Vec<&Container> = placed.spec.iter().flat_map(all_containers).collect();
     for container in pod.spec.iter().flat_map(all_containers) {
         let Some(had) = had.iter().find(|had| had.name == container.name) else {
@@ -36,7 +37,7 @@ fn check(
             && (may_swap(pod, container) || may_swap(placed, had))
         {
             let why = "In-place resize of containers with swap is not supported.";
-            return Err(Refusal::Infeasible(why.to_owned()));
+            return Err(ResizeRefusal::Infeasible(why.to_owned()));
         }
     }
     Ok(())
@@ -72,7 +73,7 @@ mod tests {
         let more = pod("1", "101", "NotRequired");
         assert_eq!(swaps(&more, false), Ok(()));
         let why = "In-place resize of containers with swap is not supported.".to_owned();
-        assert_eq!(swaps(&more, true), Err(Refusal::Infeasible(why)));
+        assert_eq!(swaps(&more, true), Err(ResizeRefusal::Infeasible(why)));
         assert_eq!(swaps(&pod("2", "100", "NotRequired"), true), Ok(()));
         assert_eq!(swaps(&pod("1", "101", "RestartContainer"), true), Ok(()));
     }

@@ -7,14 +7,14 @@ use crate::resources;
 
 /// Requests and limits, in millicores and bytes; zero if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Need {
+pub(super) struct CpuMemory {
     pub(super) cpu_request: i64,
     pub(super) cpu_limit: i64,
     pub(super) memory_request: i64,
     pub(super) memory_limit: i64,
 }
 
-impl Need {
+impl CpuMemory {
     /// The effective resources of a container of the pod.
     pub(super) fn of_container(container: &Container, spec: &PodSpec) -> Self {
         Self::of(Some(&resources::effective(

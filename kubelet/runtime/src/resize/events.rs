@@ -4,32 +4,32 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use kubelet_api_client::events::{Subject, reason};
 use serde::Serialize;
 
-use super::{Refusal, RuntimeManager};
+use super::{ResizeRefusal, RuntimeManager};
 
 /// The resources that a pod is resized to, in an event.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Summary<'a> {
+struct ResizeSummary<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    init_containers: Vec<Resources<'a>>,
+    init_containers: Vec<ContainerResources<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    containers: Vec<Resources<'a>>,
+    containers: Vec<ContainerResources<'a>>,
     generation: i64,
     #[serde(skip_serializing_if = "str::is_empty")]
     error: &'a str,
 }
 
 #[derive(Serialize)]
-struct Resources<'a> {
+struct ContainerResources<'a> {
     name: &'a str,
     resources: ResourceRequirements,
 }
 
 /// A change in the state of a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum ResizeEvent {
     /// It was deferred or is infeasible.
-    Refused(Refusal),
+    Refused(ResizeRefusal),
     /// It was granted.
     Started,
     /// It is complete.
@@ -41,39 +41,48 @@ pub(super) enum News {
 impl RuntimeManager {
     /// Records an event about the resize of a pod to the resources in `pod`. `generation` is that
     /// of the pod spec that requested it.
-    pub(super) fn tell(&self, pod: &Pod, generation: Option<i64>, news: &News) {
-        let (reason, what, error) = match news {
-            News::Refused(refusal) => {
+    pub(super) fn record_resize_event(
+        &self,
+        pod: &Pod,
+        generation: Option<i64>,
+        event: &ResizeEvent,
+    ) {
+        let (reason, what, error) = match event {
+            ResizeEvent::Refused(refusal) => {
                 let reason = match refusal {
-                    Refusal::Deferred(_) => reason::RESIZE_DEFERRED,
-                    Refusal::Infeasible(_) => reason::RESIZE_INFEASIBLE,
+                    ResizeRefusal::Deferred(_) => reason::RESIZE_DEFERRED,
+                    ResizeRefusal::Infeasible(_) => reason::RESIZE_INFEASIBLE,
                 };
                 (reason, refusal.reason(), refusal.message())
             }
-            News::Started => (reason::RESIZE_STARTED, "started", ""),
-            News::Completed => (reason::RESIZE_COMPLETED, "completed", ""),
-            News::Failed(why) => (reason::RESIZE_ERROR, "error", why.as_str()),
+            ResizeEvent::Started => (reason::RESIZE_STARTED, "started", ""),
+            ResizeEvent::Completed => (reason::RESIZE_COMPLETED, "completed", ""),
+            ResizeEvent::Failed(why) => (reason::RESIZE_ERROR, "error", why.as_str()),
         };
         let summary = summary(pod, generation, error);
         let message = format_args!("Pod resize {what}: {summary}");
         let subject = Subject::Pod(pod);
-        match news {
-            News::Started | News::Completed => self.events.normal(subject, reason, message),
-            News::Refused(_) | News::Failed(_) => self.events.warning(subject, reason, message),
+        match event {
+            ResizeEvent::Started | ResizeEvent::Completed => {
+                self.events.normal(subject, reason, message)
+            }
+            ResizeEvent::Refused(_) | ResizeEvent::Failed(_) => {
+                self.events.warning(subject, reason, message)
+            }
         }
     }
 }
 
 fn summary(pod: &Pod, generation: Option<i64>, error: &str) -> String {
-    fn resources(container: &Container) -> Resources<'_> {
-        Resources {
+    fn resources(container: &Container) -> ContainerResources<'_> {
+        ContainerResources {
             name: &container.name,
             resources: container.resources.clone().unwrap_or_default(),
         }
     }
     let spec = pod.spec.iter();
     let init = spec.clone().flat_map(|spec| &spec.init_containers);
-    let summary = Summary {
+    let summary = ResizeSummary {
         init_containers: init.flatten().map(resources).collect(),
         containers: spec
             .flat_map(|spec| &spec.containers)

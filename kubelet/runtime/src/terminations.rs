@@ -8,24 +8,24 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The time for a container whose grace period cannot be read: the API's default grace period, and
 /// some time for the runtime to recover.
-const UNREAD: Duration = Duration::from_secs(60);
+const UNKNOWN_GRACE: Duration = Duration::from_secs(60);
 /// The time after the deadline for which an abandoned termination is remembered.
-const MEMORY: Duration = Duration::from_secs(600);
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
 /// The terminating containers by ID. The caller that started a termination may be cancelled: a sync
 /// when its pod is deleted, a termination when the grace period is shortened. The termination
 /// continues nonetheless: the hook runs once, the grace period counts from the first attempt, and
 /// runtimes (containerd) send the stop signal once.
 #[derive(Debug, Default)]
-pub(super) struct Endings(Mutex<BTreeMap<String, Ending>>);
+pub(super) struct Terminations(Mutex<BTreeMap<String, Termination>>);
 
 /// The termination of one container.
 #[derive(Debug)]
-struct Ending {
+struct Termination {
     /// End of the grace period.
     deadline: Instant,
-    /// Whether this is the container's own grace period rather than [`UNREAD`].
-    is_read: bool,
+    /// Whether this is the container's own grace period rather than [`UNKNOWN_GRACE`].
+    is_known: bool,
     hook: Option<Hook>,
 }
 
@@ -37,53 +37,56 @@ struct Hook {
     _task: AbortOnDropHandle<()>,
 }
 
-impl Endings {
+impl Terminations {
     /// Starts or continues the termination of a container. The grace period ends after `grace`, or
-    /// at the deadline of a previous call if that is earlier; it replaces [`UNREAD`] in any case.
+    /// at the deadline of a previous call if that is earlier; it replaces [`UNKNOWN_GRACE`] in any
+    /// case.
     pub(super) fn begin(&self, id: &str, grace: Duration) {
         let deadline = Instant::now() + grace;
-        let mut endings = self.remembered();
-        let ending = endings.entry(id.to_owned()).or_insert(Ending {
+        let mut terminations = self.remembered();
+        let termination = terminations.entry(id.to_owned()).or_insert(Termination {
             deadline,
-            is_read: true,
+            is_known: true,
             hook: None,
         });
-        if ending.is_read {
-            ending.deadline = ending.deadline.min(deadline);
+        if termination.is_known {
+            termination.deadline = termination.deadline.min(deadline);
         } else {
-            ending.deadline = deadline;
-            ending.is_read = true;
+            termination.deadline = deadline;
+            termination.is_known = true;
         }
     }
 
-    /// Starts the termination of a container whose grace period could not be read. Until [`UNREAD`]
-    /// has passed, it counts as having time left.
-    pub(super) fn begin_unread(&self, id: &str) {
-        let deadline = Instant::now() + UNREAD;
-        let mut endings = self.remembered();
-        endings.entry(id.to_owned()).or_insert(Ending {
+    /// Starts the termination of a container whose grace period could not be read. Until
+    /// [`UNKNOWN_GRACE`] has passed, it counts as having time left.
+    pub(super) fn begin_with_unknown_grace(&self, id: &str) {
+        let deadline = Instant::now() + UNKNOWN_GRACE;
+        let mut terminations = self.remembered();
+        terminations.entry(id.to_owned()).or_insert(Termination {
             deadline,
-            is_read: false,
+            is_known: false,
             hook: None,
         });
     }
 
-    fn remembered(&self) -> MutexGuard<'_, BTreeMap<String, Ending>> {
+    fn remembered(&self) -> MutexGuard<'_, BTreeMap<String, Termination>> {
         let now = Instant::now();
-        let mut endings = self.0.lock();
-        endings.retain(|_, ending| ending.deadline + MEMORY > now);
-        endings
+        let mut terminations = self.0.lock();
+        terminations.retain(|_, termination| termination.deadline + REMEMBERED_FOR > now);
+        terminations
     }
 
     /// The rest of the grace period, rounded up to whole seconds as upstream.
     pub(super) fn left(&self, id: &str) -> Duration {
-        let endings = self.0.lock();
-        let ending = endings.get(id);
-        let left = ending.map_or(Duration::ZERO, |ending| {
-            ending.deadline.saturating_duration_since(Instant::now())
+        let terminations = self.0.lock();
+        let termination = terminations.get(id);
+        let left = termination.map_or(Duration::ZERO, |termination| {
+            termination
+                .deadline
+                .saturating_duration_since(Instant::now())
         });
-        let begun = u64::from(left.subsec_nanos() > 0);
-        Duration::from_secs(left.as_secs().saturating_add(begun))
+        let rounding = u64::from(left.subsec_nanos() > 0);
+        Duration::from_secs(left.as_secs().saturating_add(rounding))
     }
 
     /// Runs the hook of a terminating container, unless it was started before, and waits for it
@@ -93,13 +96,13 @@ impl Endings {
         &self,
         id: &str,
         hook: impl Future<Output = ()> + Send + 'static,
-    ) -> Waited {
+    ) -> HookOutcome {
         let mut ended = {
-            let mut endings = self.0.lock();
-            let Some(ending) = endings.get_mut(id) else {
-                return Waited::UntilItsEnd;
+            let mut terminations = self.0.lock();
+            let Some(termination) = terminations.get_mut(id) else {
+                return HookOutcome::Finished;
             };
-            let hook = ending.hook.get_or_insert_with(|| {
+            let hook = termination.hook.get_or_insert_with(|| {
                 let (running, ended) = watch::channel(());
                 let task = tokio::spawn(async move {
                     hook.await;
@@ -114,8 +117,8 @@ impl Endings {
         };
         // No value is ever sent: `changed` returns when the sender is dropped.
         match tokio::time::timeout(self.left(id), ended.changed()).await {
-            Ok(_) => Waited::UntilItsEnd,
-            Err(_) => Waited::InVain,
+            Ok(_) => HookOutcome::Finished,
+            Err(_) => HookOutcome::TimedOut,
         }
     }
 
@@ -127,10 +130,10 @@ impl Endings {
 
 /// The outcome of waiting for a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waited {
-    UntilItsEnd,
+pub(super) enum HookOutcome {
+    Finished,
     /// The grace period ended first.
-    InVain,
+    TimedOut,
 }
 
 #[cfg(test)]
@@ -141,25 +144,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_time_that_is_yet_to_be_read_gives_way_to_the_one_that_was() {
-        let endings = Endings::default();
-        endings.begin_unread("a");
+        let terminations = Terminations::default();
+        terminations.begin_with_unknown_grace("a");
         tokio::time::advance(10 * SECOND).await;
-        endings.begin_unread("a");
-        assert_eq!(endings.left("a"), 50 * SECOND);
-        endings.begin("a", 300 * SECOND);
-        assert_eq!(endings.left("a"), 300 * SECOND);
-        endings.begin_unread("a");
-        assert_eq!(endings.left("a"), 300 * SECOND);
-        endings.begin("a", 5 * SECOND);
-        endings.begin("a", 20 * SECOND);
-        assert_eq!(endings.left("a"), 5 * SECOND);
+        terminations.begin_with_unknown_grace("a");
+        assert_eq!(terminations.left("a"), 50 * SECOND);
+        terminations.begin("a", 300 * SECOND);
+        assert_eq!(terminations.left("a"), 300 * SECOND);
+        terminations.begin_with_unknown_grace("a");
+        assert_eq!(terminations.left("a"), 300 * SECOND);
+        terminations.begin("a", 5 * SECOND);
+        terminations.begin("a", 20 * SECOND);
+        assert_eq!(terminations.left("a"), 5 * SECOND);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_cannot_be_read_is_not_waited_for_for_ever() {
-        let endings = Endings::default();
-        endings.begin_unread("a");
-        tokio::time::advance(UNREAD).await;
-        assert_eq!(endings.left("a"), Duration::ZERO);
+        let terminations = Terminations::default();
+        terminations.begin_with_unknown_grace("a");
+        tokio::time::advance(UNKNOWN_GRACE).await;
+        assert_eq!(terminations.left("a"), Duration::ZERO);
     }
 }
