@@ -32,7 +32,7 @@ pub enum ConfigError {
 
 /// The parts of a container's config that are not in its spec.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct ContainerConfigInputs<'a> {
     /// Number of earlier restarts.
     pub restart_count: u32,
     /// The runtime's reference of the image.
@@ -59,7 +59,7 @@ pub fn container_config(
     pod: &Pod,
     spec: &PodSpec,
     container: &Container,
-    parts: Parts<'_>,
+    parts: ContainerConfigInputs<'_>,
 ) -> Result<ContainerConfig, ConfigError> {
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
         list.iter()
@@ -232,7 +232,7 @@ mod tests {
             }),
             ..Container::default()
         };
-        let parts = Parts {
+        let parts = ContainerConfigInputs {
             restart_count: 2,
             image_ref: "sha256:1".to_owned(),
             image_user: ImageUser::default(),

@@ -51,7 +51,7 @@ pub use self::{
     metrics::StartMetrics,
     runtime_class::RuntimeClassError,
     start::StartError,
-    sync::{SyncError, Synced},
+    sync::{PodSyncResult, SyncError},
 };
 
 /// Options of the runtime manager. The defaults are upstream's.

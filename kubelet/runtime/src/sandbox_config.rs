@@ -19,7 +19,7 @@ use super::{
 
 /// The parts of a sandbox's config that are not in the pod.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct SandboxConfigInputs<'a> {
     /// Number of earlier sandboxes of the pod.
     pub attempt: u32,
     /// DNS configuration.
@@ -41,7 +41,7 @@ pub struct Parts<'a> {
 pub fn sandbox_config(
     pod: &Pod,
     spec: &PodSpec,
-    parts: Parts<'_>,
+    parts: SandboxConfigInputs<'_>,
 ) -> Result<PodSandboxConfig, HostnameError> {
     let host_network = spec.host_network.unwrap_or_default();
     Ok(PodSandboxConfig {
@@ -191,7 +191,7 @@ mod tests {
 
     fn config(spec: PodSpec) -> PodSandboxConfig {
         let pod = pod(spec);
-        let parts = Parts {
+        let parts = SandboxConfigInputs {
             attempt: 3,
             dns: DnsConfig::default(),
             cluster_domain: "",

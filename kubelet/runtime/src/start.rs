@@ -26,8 +26,8 @@ use tracing::{info, warn};
 
 use super::{
     RuntimeManager,
-    container_config::{ConfigError, Parts, container_config},
-    env::{self, EnvError, Sources},
+    container_config::{ConfigError, ContainerConfigInputs, container_config},
+    env::{self, EnvError, EnvSources},
     hooks::{self, HookError},
     kill::KillOptions,
     mounts::{self, MountError, MountParts},
@@ -160,7 +160,7 @@ impl StartError {
 }
 
 /// What the container starts of one sync have in common.
-pub(super) struct Running<'a> {
+pub(super) struct PodStartContext<'a> {
     pub(super) pod: &'a Pod,
     pub(super) spec: &'a PodSpec,
     pub(super) sandbox_id: &'a str,
@@ -183,13 +183,13 @@ impl RuntimeManager {
     /// See [`StartError`].
     pub(super) async fn start_container(
         &self,
-        running: &Running<'_>,
+        pod_context: &PodStartContext<'_>,
         container: &Container,
         target: Option<&str>,
         status: &PodStatus,
         state: &PodState,
     ) -> Result<(), StartError> {
-        let Running { pod, spec, .. } = *running;
+        let PodStartContext { pod, spec, .. } = *pod_context;
         if let Some(id) = state.unlisted_container(&container.name, status) {
             // The log files of the unlisted container would be counted as an earlier run.
             match self.cri.container_status(&id).await {
@@ -212,7 +212,7 @@ impl RuntimeManager {
                 Some(&container.name),
                 container.image.as_deref().unwrap_or_default(),
                 container.image_pull_policy.as_deref(),
-                running.sandbox_config,
+                pod_context.sandbox_config,
                 &state.pulls,
             )
             .await?;
@@ -224,34 +224,34 @@ impl RuntimeManager {
         };
         let placement = Placement {
             node_name: &self.node.name,
-            host_ips: running.host_ips,
-            pod_ips: running.ips,
+            host_ips: pod_context.host_ips,
+            pod_ips: pod_context.ips,
         };
-        let sources = Sources {
+        let sources = EnvSources {
             objects: self.objects(),
-            volumes: running.volumes,
+            volumes: pod_context.volumes,
             machine: &self.machine,
             root_dir: &self.node.root_dir,
         };
         let variables = env::environment(pod, container, &placement, sources).await?;
         let mounts = Arc::new(MountParts {
             container: container.clone(),
-            pod_dir: running.pod_dir.to_owned(),
-            volumes: running.volumes.clone(),
+            pod_dir: pod_context.pod_dir.to_owned(),
+            volumes: pod_context.volumes.clone(),
             variables: variables.clone(),
-            images: self.image_volumes(running, container, state).await?,
-            recursive_read_only: self.has_recursive_read_only(running, container).await?,
+            images: self.image_volumes(pod_context, container, state).await?,
+            recursive_read_only: self.has_recursive_read_only(pod_context, container).await?,
             hosts_file: pod_files::make_hosts_file(
                 pod,
                 spec,
                 container,
-                running.ips,
-                running.pod_dir,
+                pod_context.ips,
+                pod_context.pod_dir,
                 &self.options.dns.cluster_domain,
             )
             .await?,
             termination_message: pod_files::make_termination_message(
-                running.pod_dir,
+                pod_context.pod_dir,
                 container,
                 restart_count,
             )
@@ -259,8 +259,8 @@ impl RuntimeManager {
             file_work: FileWork::current(),
             selinux: self.node.selinux.clone(),
         });
-        let devices = mounts::devices(container, running.volumes)?;
-        let parts = Parts {
+        let devices = mounts::devices(container, pod_context.volumes)?;
+        let parts = ContainerConfigInputs {
             restart_count,
             image_ref: image.id,
             image_user: image.user,
@@ -270,7 +270,7 @@ impl RuntimeManager {
             security: NodeSecurity {
                 seccomp_root: &self.seccomp_root,
                 seccomp_default: self.options.seccomp_default,
-                user_namespace: running.user_namespace.clone(),
+                user_namespace: pod_context.user_namespace.clone(),
             },
             rules: self.rules(),
         };
@@ -281,14 +281,18 @@ impl RuntimeManager {
         let log = log_dir.join(format!("{restart_count}.log"));
         let linux = config.linux.as_mut();
         if let Some(context) = linux.and_then(|linux| linux.security_context.as_mut()) {
-            let mut groups = running.volumes.extra_groups();
+            let mut groups = pod_context.volumes.extra_groups();
             groups.retain(|group| !context.supplemental_groups.contains(group));
             context.supplemental_groups.extend(groups);
         }
         let subject = Subject::Container(pod, &container.name);
         let id = self
             .cri
-            .create_container(running.sandbox_id, config, running.sandbox_config.clone())
+            .create_container(
+                pod_context.sandbox_id,
+                config,
+                pod_context.sandbox_config.clone(),
+            )
             .await
             .map_err(StartError::Create)?;
         state.created(&container.name, &id);
@@ -311,7 +315,7 @@ impl RuntimeManager {
             container = %container.name, container_id = %id, restart_count, "started container"
         );
         self.link_log(pod, container, &id, log).await;
-        self.post_start(running, container, id).await
+        self.post_start(pod_context, container, id).await
     }
 
     /// Whether a container is running. It may be although the start call failed, and then its hook
@@ -337,13 +341,13 @@ impl RuntimeManager {
     /// by volume name.
     async fn image_volumes(
         &self,
-        running: &Running<'_>,
+        pod_context: &PodStartContext<'_>,
         container: &Container,
         state: &PodState,
     ) -> Result<BTreeMap<String, ImageSpec>, ImageError> {
         let mut images = BTreeMap::new();
         for mount in container.volume_mounts.iter().flatten() {
-            let volume = running.volumes.get(&mount.name);
+            let volume = pod_context.volumes.get(&mount.name);
             let volume = volume.filter(|volume| volume.mounted == Mounted::Image);
             let source = volume.and_then(|v| v.spec.inline()?.image.as_ref());
             let Some(source) = source else {
@@ -353,18 +357,23 @@ impl RuntimeManager {
             let image = self
                 .images
                 .ensure(
-                    running.pod,
+                    pod_context.pod,
                     None,
                     reference,
                     source.pull_policy.as_deref(),
-                    running.sandbox_config,
+                    pod_context.sandbox_config,
                     &state.pulls,
                 )
                 .await?;
             let image = ImageSpec {
                 image: image.id,
                 user_specified_image: reference.to_owned(),
-                annotations: running.pod.metadata.annotations.clone().unwrap_or_default(),
+                annotations: pod_context
+                    .pod
+                    .metadata
+                    .annotations
+                    .clone()
+                    .unwrap_or_default(),
                 ..ImageSpec::default()
             };
             images.insert(mount.name.clone(), image);
@@ -376,14 +385,14 @@ impl RuntimeManager {
     /// mount needs to know.
     async fn has_recursive_read_only(
         &self,
-        running: &Running<'_>,
+        pod_context: &PodStartContext<'_>,
         container: &Container,
     ) -> Result<bool, StartError> {
         let mut mounts = container.volume_mounts.iter().flatten();
         if mounts.all(|mount| mount.recursive_read_only.is_none()) {
             return Ok(false);
         }
-        let features = self.handler_features(running.handler).await;
+        let features = self.handler_features(pod_context.handler).await;
         Ok(match features.map_err(StartError::Features)? {
             HandlerFeatures::Known(features) => features.recursive_read_only_mounts,
             HandlerFeatures::Untold | HandlerFeatures::UnknownHandler => false,
@@ -392,7 +401,7 @@ impl RuntimeManager {
 
     async fn post_start(
         &self,
-        running: &Running<'_>,
+        pod_context: &PodStartContext<'_>,
         container: &Container,
         id: String,
     ) -> Result<(), StartError> {
@@ -400,29 +409,29 @@ impl RuntimeManager {
         let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
             return Ok(());
         };
-        let ip = running.ips.first().map(String::as_str);
+        let ip = pod_context.ips.first().map(String::as_str);
         let run = hooks::run(&self.cri, &id, Some(container), ip, hook, POST_START_LIMIT);
         let Err(source) = run.await else {
             return Ok(());
         };
         // The error may contain secrets.
         self.events.warning(
-            Subject::Container(running.pod, &container.name),
+            Subject::Container(pod_context.pod, &container.name),
             reason::FAILED_POST_START_HOOK,
             "PostStartHook failed",
         );
         let status = ContainerStatus::started(id, container.name.clone());
-        let killing = KillOptions::new(Some(running.pod), ip, "FailedPostStartHook");
+        let killing = KillOptions::new(Some(pod_context.pod), ip, "FailedPostStartHook");
         if let Err(error) = self.kill_container(&status, killing).await {
             warn!(
-                pod = identity::full_name(running.pod), container = %container.name, %error,
+                pod = identity::full_name(pod_context.pod), container = %container.name, %error,
                 "a container whose postStart hook failed still runs"
             );
         }
         Err(StartError::PostStart {
             kind: hooks::kind(hook),
             container: container.name.clone(),
-            pod: identity::name_with_uid(running.pod),
+            pod: identity::name_with_uid(pod_context.pod),
             source: Box::new(source),
         })
     }

@@ -24,7 +24,7 @@ use super::{
     pod_state::PodState,
     runtime_class::{HandlerFeatures, RuntimeClassError},
     sandbox_config::{self, sandbox_config},
-    start::{Running, StartError},
+    start::{PodStartContext, StartError},
     user_namespace::{self, UserNamespaceError},
 };
 
@@ -65,7 +65,7 @@ pub enum SyncError {
 
 /// The outcome of a sync.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Synced {
+pub struct PodSyncResult {
     /// The pod's state in the runtime changed, or may have.
     pub changed: bool,
     /// A start failed, other than by a back-off, or a resize failed.
@@ -92,13 +92,13 @@ impl RuntimeManager {
         volumes: &MountedVolumes,
         pod_dir: &Path,
         reported_ips: &[String],
-    ) -> Result<Synced, SyncError> {
+    ) -> Result<PodSyncResult, SyncError> {
         let spec = pod.spec.as_ref().ok_or(SyncError::NoSpec)?;
         let mut actions = actions::compute(pod, status, &self.probes);
         let resizes = self.plan_resize(pod, spec, status, &mut actions);
-        let mut synced = Synced {
+        let mut synced = PodSyncResult {
             changed: self.prune(pod, status).await,
-            ..Synced::default()
+            ..PodSyncResult::default()
         };
         if actions.is_empty() && resizes.is_empty() {
             return Ok(synced);
@@ -160,7 +160,7 @@ impl RuntimeManager {
         let sandbox_ips = pod_ips::by_family(sandbox_ips, self.host_ips.given());
         let host_ips = self.host_ips.now();
         let host_ips: Vec<String> = host_ips.iter().map(ToString::to_string).collect();
-        let running = Running {
+        let pod_context = PodStartContext {
             pod,
             spec,
             sandbox_id,
@@ -176,8 +176,8 @@ impl RuntimeManager {
             user_namespace: user_namespace_of(&sandbox_config),
             handler: &handler,
         };
-        let starting = Starting {
-            running: &running,
+        let starting = SyncContext {
+            pod_context: &pod_context,
             status,
             state,
         };
@@ -233,7 +233,7 @@ impl RuntimeManager {
         } else {
             user_namespace::of_node()
         };
-        let parts = sandbox_config::Parts {
+        let parts = sandbox_config::SandboxConfigInputs {
             attempt,
             dns: dns::dns_config(
                 pod,
@@ -371,19 +371,19 @@ impl RuntimeManager {
     /// Starts a container. Returns whether it succeeded.
     async fn start(
         &self,
-        starting: Starting<'_>,
+        starting: SyncContext<'_>,
         kind: ContainerType,
         container: &Container,
         target: Option<&str>,
-        synced: &mut Synced,
+        synced: &mut PodSyncResult,
     ) -> bool {
-        let Starting {
-            running,
+        let SyncContext {
+            pod_context,
             status,
             state,
         } = starting;
         // Boxed, because this future is large and would be part of the caller's.
-        let starting = self.start_container(running, container, target, status, state);
+        let starting = self.start_container(pod_context, container, target, status, state);
         let started = Box::pin(starting).await;
         // A container in back-off does not count as a start.
         if started.as_ref().err().is_none_or(StartError::was_begun) {
@@ -395,7 +395,7 @@ impl RuntimeManager {
             synced.changed = true;
             return true;
         };
-        error.record(&self.events, running.pod, &container.name);
+        error.record(&self.events, pod_context.pod, &container.name);
         match error.retry_after() {
             Some(retry) => {
                 let sooner = synced.retry_after.map_or(retry, |other| other.min(retry));
@@ -406,7 +406,8 @@ impl RuntimeManager {
                 // The container may have been created.
                 synced.changed = true;
                 warn!(
-                    pod = identity::full_name(running.pod), pod_uid = running.pod.metadata.uid,
+                    pod = identity::full_name(pod_context.pod),
+                    pod_uid = pod_context.pod.metadata.uid,
                     container = %container.name, reason = error.reason(), %error,
                     "cannot start container"
                 );
@@ -438,8 +439,8 @@ fn user_namespace_of(config: &PodSandboxConfig) -> UserNamespace {
 
 /// What the starts of one sync have in common.
 #[derive(Clone, Copy)]
-struct Starting<'a> {
-    running: &'a Running<'a>,
+struct SyncContext<'a> {
+    pod_context: &'a PodStartContext<'a>,
     status: &'a PodStatus,
     state: &'a PodState,
 }

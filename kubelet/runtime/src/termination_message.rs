@@ -31,13 +31,13 @@ const CANNOT_RUN: &str = "ContainerCannotRun";
 
 /// The files with the termination message of a container.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Source {
+pub struct TerminationMessageSource {
     file: Option<PathBuf>,
     /// The container's log and ID, if the log may be used.
     log: Option<(PathBuf, String)>,
 }
 
-impl Source {
+impl TerminationMessageSource {
     /// The source that follows from the container's annotations and mounts.
     pub fn of(status: &v1::ContainerStatus) -> Self {
         let annotation = |name| status.annotations.get(name).map(String::as_str);
@@ -202,7 +202,7 @@ mod tests {
             reason: reason.to_owned(),
             ..Default::default()
         };
-        Source::of(&status).read().await
+        TerminationMessageSource::of(&status).read().await
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use kubelet_cri_client::{
     CriClient, CriError,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
 };
-use kubelet_runtime::termination_message;
+use kubelet_runtime::termination_message::TerminationMessageSource;
 
 use super::{ContainerRecord, PodRecord};
 
@@ -51,7 +51,7 @@ async fn inspect_container(
     record: &ContainerRecord,
 ) -> Result<ContainerStatus, CriError> {
     let cri_status = cri.container_status(&record.id).await?;
-    let source = termination_message::Source::of(&cri_status);
+    let source = TerminationMessageSource::of(&cri_status);
     let mut status = ContainerStatus::from_cri(cri_status, &record.sandbox_id);
     if status.state == ContainerState::Exited {
         if status.reason.is_empty() {

@@ -94,7 +94,7 @@ pub enum EnvError {
 
 /// Sources of values other than the pod.
 #[derive(Clone, Copy, Debug)]
-pub struct Sources<'a> {
+pub struct EnvSources<'a> {
     /// Config maps, secrets, services and the node.
     pub objects: &'a dyn Objects,
     /// The pod's volumes.
@@ -115,7 +115,7 @@ pub async fn environment(
     pod: &Pod,
     container: &Container,
     placement: &Placement<'_>,
-    sources: Sources<'_>,
+    sources: EnvSources<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
     let nothing = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&nothing);
@@ -204,7 +204,7 @@ struct Scope<'a> {
     spec: &'a PodSpec,
     container: &'a Container,
     placement: &'a Placement<'a>,
-    sources: Sources<'a>,
+    sources: EnvSources<'a>,
 }
 
 impl Scope<'_> {
@@ -238,7 +238,7 @@ impl Scope<'_> {
 
     /// The allocatable resources of the node.
     async fn allocatable(&self) -> Result<ResourceList, EnvError> {
-        let Sources {
+        let EnvSources {
             machine,
             objects,
             root_dir,

@@ -17,7 +17,7 @@ async fn environment_of(container: Value) -> Result<Vec<(String, String)>, EnvEr
         host_ips: &[],
         pod_ips: &["10.0.0.2".to_owned(), "fd00::2".to_owned()],
     };
-    let sources = Sources {
+    let sources = EnvSources {
         objects: &NoObjects,
         volumes: &MountedVolumes::default(),
         machine: &Machine {

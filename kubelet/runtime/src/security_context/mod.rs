@@ -19,10 +19,10 @@ use kubelet_pod_spec::identity::{self, PodUid};
 pub enum SecurityContextError {
     /// `runAsNonRoot` with `runAsUser: 0`.
     #[error("container's runAsUser breaks non-root policy {0}")]
-    RootByRunAsUser(Subject),
+    RootByRunAsUser(ContainerRef),
     /// `runAsNonRoot`, but the image runs as root.
     #[error("container has runAsNonRoot and image will run as root {0}")]
-    RootByImage(Subject),
+    RootByImage(ContainerRef),
     /// `runAsNonRoot`, but the user of the image is not numeric.
     #[error(
         "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root {subject}"
@@ -31,7 +31,7 @@ pub enum SecurityContextError {
         /// The user of the image.
         user: String,
         /// The container.
-        subject: Subject,
+        subject: ContainerRef,
     },
     /// `runAsNonRoot`, but the user ID of the image is out of range.
     #[error(
@@ -41,7 +41,7 @@ pub enum SecurityContextError {
         /// The user ID of the image.
         uid: i64,
         /// The container.
-        subject: Subject,
+        subject: ContainerRef,
     },
     /// A `Localhost` seccomp profile without a name.
     #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
@@ -53,12 +53,12 @@ pub enum SecurityContextError {
 
 /// A container, as shown in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct ContainerRef {
     pod: String,
     container: String,
 }
 
-impl Subject {
+impl ContainerRef {
     fn of(pod: &Pod, container: &Container) -> Self {
         Self {
             pod: format!("{}({})", identity::full_name(pod), PodUid::of(pod)),
@@ -67,7 +67,7 @@ impl Subject {
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for ContainerRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "(pod: {:?}, container: {})", self.pod, self.container)
     }
@@ -197,7 +197,7 @@ pub fn container_security_context(
     // An image without a user runs as root.
     let image_uid = user.uid.or_else(|| user.name.is_empty().then_some(0));
     if own.run_as_non_root.or_else(|| of_pod?.run_as_non_root) == Some(true) {
-        let subject = || Subject::of(pod, container);
+        let subject = || ContainerRef::of(pod, container);
         verify_non_root(run_as_user, image_uid, &user.name, subject)?;
     }
     let (apparmor, apparmor_profile) = match apparmor_of(pod, of_pod, container) {
@@ -257,7 +257,7 @@ fn verify_non_root(
     run_as_user: Option<i64>,
     image_uid: Option<i64>,
     image_user: &str,
-    subject: impl FnOnce() -> Subject,
+    subject: impl FnOnce() -> ContainerRef,
 ) -> Result<(), SecurityContextError> {
     match (run_as_user, image_uid) {
         (Some(0), _) => Err(SecurityContextError::RootByRunAsUser(subject())),
