@@ -24,7 +24,7 @@ use super::{
     kubeconfig::{ClusterAccess, KubeconfigError, PairSource},
     metrics::RestMetrics,
     rate_limit::RateLimited,
-    retry_after::RetryAfterTold,
+    retry_after::RetryAfterInStatus,
     transport::Transport,
 };
 
@@ -63,10 +63,10 @@ pub struct RateLimit {
 
 /// The API server of this node's cluster. Clones are cheap and share their state.
 #[derive(Clone, Debug)]
-pub struct ApiServer(Arc<Parts>);
+pub struct ApiServer(Arc<ApiServerInner>);
 
 #[derive(Debug)]
-struct Parts {
+struct ApiServerInner {
     config: kube::Config,
     identity: Arc<ClientIdentity>,
     transport: Transport,
@@ -122,7 +122,7 @@ impl ApiServer {
         let host = config.cluster_url.authority().map(ToString::to_string);
         let metrics = Arc::new(RestMetrics::new(host.unwrap_or_default()));
         let transport = Transport::new(url, connector, Arc::clone(&identity), metrics);
-        Ok(Self(Arc::new(Parts {
+        Ok(Self(Arc::new(ApiServerInner {
             config,
             identity,
             transport,
@@ -142,7 +142,7 @@ impl ApiServer {
                 or(limit.burst, DEFAULT_LIMIT.burst),
             )
         });
-        let service = RateLimited::new(RetryAfterTold(self.0.transport.clone()), bucket);
+        let service = RateLimited::new(RetryAfterInStatus(self.0.transport.clone()), bucket);
         let service = config
             .extra_headers_layer()
             .map_err(Box::new)?

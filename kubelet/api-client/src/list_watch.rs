@@ -33,13 +33,13 @@ const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 /// A change of the objects.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change<K> {
+pub enum ObjectChange<K> {
     /// The complete list of objects.
-    All(Vec<K>),
+    Replaced(Vec<K>),
     /// An object was added or modified.
-    Put(K),
+    Updated(K),
     /// An object was deleted; this is its last state.
-    Gone(K),
+    Deleted(K),
 }
 
 /// The objects of one kind that match a field selector.
@@ -51,7 +51,7 @@ pub struct ListWatch<K> {
     field_selector: String,
     /// The timeout of a watch, without the random part.
     watch_seconds: u32,
-    state: State<K>,
+    state: ListWatchState<K>,
     listed_from: ListedFrom,
     /// No request is made before this time.
     not_before: Option<Instant>,
@@ -74,16 +74,16 @@ enum ListedFrom {
     Database,
 }
 
-enum State<K> {
+enum ListWatchState<K> {
     /// Nothing is known yet.
     Unknown,
     /// The state of this version is known.
     Known(String),
     /// A watch is open.
-    Watching(Watching<K>),
+    Watching(OpenWatch<K>),
 }
 
-struct Watching<K> {
+struct OpenWatch<K> {
     version: String,
     events: Pin<Box<dyn Stream<Item = Result<WatchEvent<K>, kube::Error>> + Send>>,
     begun: Instant,
@@ -94,7 +94,7 @@ struct Watching<K> {
 /// The result of an event.
 enum Step<K> {
     /// A change for the caller.
-    Told(Change<K>),
+    Changed(ObjectChange<K>),
     /// No change; the watch continues.
     Nothing,
     /// The event cannot be parsed. The watch continues for the other objects.
@@ -125,7 +125,7 @@ where
             api,
             field_selector,
             watch_seconds: WATCH_SECONDS,
-            state: State::Unknown,
+            state: ListWatchState::Unknown,
             listed_from: ListedFrom::Cache,
             not_before: None,
             delay: RETRY_BASE,
@@ -150,7 +150,7 @@ where
     }
 
     /// Returns the next change, and retries after failures. Dropping the future loses no change.
-    pub async fn next(&mut self) -> Change<K> {
+    pub async fn next(&mut self) -> ObjectChange<K> {
         loop {
             if let Ok(change) = self.try_next().await {
                 return change;
@@ -162,22 +162,22 @@ where
     ///
     /// # Errors
     /// The server cannot be reached or does not answer. The next call retries after a delay.
-    pub async fn try_next(&mut self) -> Result<Change<K>, ApiError> {
+    pub async fn try_next(&mut self) -> Result<ObjectChange<K>, ApiError> {
         loop {
             if let Some(at) = self.not_before {
                 tokio::time::sleep_until(at).await;
                 self.not_before = None;
             }
             match &mut self.state {
-                State::Unknown => {
+                ListWatchState::Unknown => {
                     let params = self.list_params();
                     match ask(self.api.list(&params)).await {
                         Ok(list) => {
                             let version = list.metadata.resource_version.unwrap_or_default();
                             self.listed_from = ListedFrom::CacheSince(version.clone());
-                            self.state = State::Known(version);
+                            self.state = ListWatchState::Known(version);
                             self.complaint = None;
-                            return Ok(Change::All(list.items));
+                            return Ok(ObjectChange::Replaced(list.items));
                         }
                         // The next list comes from the database, without a delay.
                         Err(error)
@@ -189,12 +189,12 @@ where
                         Err(error) => return Err(self.back_off(error)),
                     }
                 }
-                State::Known(version) => {
+                ListWatchState::Known(version) => {
                     let version = version.clone();
                     self.watch(version).await?;
                 }
-                State::Watching(watching) => match watching.next().await {
-                    Step::Told(change) => return Ok(change),
+                ListWatchState::Watching(watching) => match watching.next().await {
+                    Step::Changed(change) => return Ok(change),
                     Step::Nothing => {}
                     Step::Unreadable(error) => {
                         // The event comes again with each watch until another event follows it.
@@ -206,13 +206,15 @@ where
                             self.passed_over = Some(watching.version.clone());
                         }
                     }
-                    Step::Ended => self.state = State::Known(std::mem::take(&mut watching.version)),
+                    Step::Ended => {
+                        self.state = ListWatchState::Known(std::mem::take(&mut watching.version))
+                    }
                     Step::Expired => {
                         let version = std::mem::take(&mut watching.version);
                         self.expired(version);
                     }
                     Step::Failed(error) => {
-                        self.state = State::Known(std::mem::take(&mut watching.version));
+                        self.state = ListWatchState::Known(std::mem::take(&mut watching.version));
                         return Err(self.back_off(error));
                     }
                 },
@@ -232,7 +234,7 @@ where
             Ok(events) => {
                 let begun = Instant::now();
                 self.complaint = None;
-                self.state = State::Watching(Watching {
+                self.state = ListWatchState::Watching(OpenWatch {
                     version,
                     events: Box::pin(events),
                     begun,
@@ -267,7 +269,7 @@ where
             resource = self.api.resource_url(),
             "the API server forgot what changed; listing everything"
         );
-        self.state = State::Unknown;
+        self.state = ListWatchState::Unknown;
         self.listed_from = ListedFrom::CacheSince(version);
         self.wait(None);
     }
@@ -299,7 +301,7 @@ where
     }
 }
 
-impl<K: Resource> Watching<K> {
+impl<K: Resource> OpenWatch<K> {
     async fn next(&mut self) -> Step<K> {
         let next = tokio::time::timeout_at(self.deadline, self.events.next());
         let Ok(event) = next.await else {
@@ -310,11 +312,11 @@ impl<K: Resource> Watching<K> {
         match event {
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
                 self.reached(&object);
-                Step::Told(Change::Put(object))
+                Step::Changed(ObjectChange::Updated(object))
             }
             Some(Ok(WatchEvent::Deleted(object))) => {
                 self.reached(&object);
-                Step::Told(Change::Gone(object))
+                Step::Changed(ObjectChange::Deleted(object))
             }
             Some(Ok(WatchEvent::Bookmark(bookmark))) => {
                 self.version = bookmark.metadata.resource_version;

@@ -2,13 +2,13 @@
 //! API server; a standalone kubelet has none.
 
 mod api_objects;
-mod fetched;
-mod followed;
 mod named;
 mod services;
 #[cfg(test)]
 mod tests;
 mod trust_bundles;
+mod ttl_cache;
+mod watch_cache;
 
 use std::{fmt, sync::Arc};
 

@@ -20,9 +20,9 @@ const LONGEST: usize = 64 * 1024;
 /// Puts the `Retry-After` header of an error response into its status
 /// (`details.retryAfterSeconds`).
 #[derive(Clone, Debug)]
-pub(super) struct RetryAfterTold<S>(pub(super) S);
+pub(super) struct RetryAfterInStatus<S>(pub(super) S);
 
-impl<S, R, B> Service<Request<R>> for RetryAfterTold<S>
+impl<S, R, B> Service<Request<R>> for RetryAfterInStatus<S>
 where
     S: Service<Request<R>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
@@ -110,7 +110,7 @@ mod tests {
             let answer = answer.header(RETRY_AFTER, retry_after);
             Ok::<_, BoxError>(answer.body(Full::new(Bytes::from(text))).unwrap())
         });
-        let client: Client = ClientBuilder::new(RetryAfterTold(service), "default").build();
+        let client: Client = ClientBuilder::new(RetryAfterInStatus(service), "default").build();
         let services: Api<ServiceObject> = Api::all(client);
         let listed = ask(services.list(&ListParams::default())).await;
         listed.unwrap_err()

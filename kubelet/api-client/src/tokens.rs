@@ -27,11 +27,11 @@ const MAX_JITTER: Duration = Duration::from_secs(10);
 
 /// The service account tokens of this node's pods.
 #[derive(Debug, Default)]
-pub struct TokenCache(Mutex<BTreeMap<PodUid, BTreeMap<Key, Held>>>);
+pub struct TokenCache(Mutex<BTreeMap<PodUid, BTreeMap<TokenKey, CachedToken>>>);
 
 /// The parameters of a token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct TokenKey {
     /// UID of the service account, if known: a recreated account needs new tokens.
     account: Option<String>,
     audiences: Vec<String>,
@@ -41,7 +41,7 @@ struct Key {
 
 /// A cached token.
 #[derive(Clone, Debug)]
-struct Held {
+struct CachedToken {
     token: TokenRequestStatus,
     got: Instant,
     /// The remaining lifetime when the token was issued. The server may grant less than was
@@ -68,7 +68,7 @@ impl TokenCache {
             .spec
             .as_ref()
             .and_then(|s| s.service_account_name.as_deref());
-        let key = Key {
+        let key = TokenKey {
             account: None,
             audiences: audiences.to_vec(),
             expiration: expiration.unwrap_or(DEFAULT_EXPIRATION),
@@ -88,7 +88,7 @@ impl TokenCache {
         account: &ObjectMeta,
         audiences: &[String],
     ) -> Result<TokenRequestStatus, ObjectError> {
-        let key = Key {
+        let key = TokenKey {
             account: account.uid.clone(),
             audiences: audiences.to_vec(),
             expiration: DEFAULT_EXPIRATION,
@@ -102,20 +102,20 @@ impl TokenCache {
         objects: &dyn Objects,
         pod: &Pod,
         account: &str,
-        key: Key,
+        key: TokenKey,
     ) -> Result<TokenRequestStatus, ObjectError> {
         let uid = PodUid::of(pod);
-        let held = {
+        let cached = {
             let tokens = self.0.lock();
             tokens
                 .get(&uid)
                 .and_then(|tokens| tokens.get(&key))
                 .cloned()
         };
-        if let Some(held) = &held
-            && held.is_fresh()
+        if let Some(cached) = &cached
+            && cached.is_fresh()
         {
-            return Ok(held.token.clone());
+            return Ok(cached.token.clone());
         }
         let request = TokenRequestSpec {
             audiences: Some(key.audiences.clone()),
@@ -129,28 +129,28 @@ impl TokenCache {
         };
         let namespace = identity::namespace(pod);
         let asked = objects.service_account_token(namespace, account, request);
-        match (asked.await, held) {
+        match (asked.await, cached) {
             (Ok(token), _) => {
-                let held = Held::new(token.clone(), key.expiration);
-                self.keep(uid, key, held);
+                let cached = CachedToken::new(token.clone(), key.expiration);
+                self.keep(uid, key, cached);
                 Ok(token)
             }
-            (Err(error), Some(held)) if !held.is_over() => {
+            (Err(error), Some(cached)) if !cached.is_over() => {
                 warn!(%error, pod_uid = %uid, "cannot renew a token; using the last one on");
-                Ok(held.token)
+                Ok(cached.token)
             }
             (Err(error), _) => Err(error),
         }
     }
 
     /// Stores a token, and removes expired ones.
-    fn keep(&self, uid: PodUid, key: Key, held: Held) {
+    fn keep(&self, uid: PodUid, key: TokenKey, cached: CachedToken) {
         let mut tokens = self.0.lock();
         for tokens in tokens.values_mut() {
-            tokens.retain(|_, held| !held.is_over());
+            tokens.retain(|_, cached| !cached.is_over());
         }
         tokens.retain(|_, tokens| !tokens.is_empty());
-        tokens.entry(uid).or_default().insert(key, held);
+        tokens.entry(uid).or_default().insert(key, cached);
     }
 
     /// Removes the tokens of a pod.
@@ -159,7 +159,7 @@ impl TokenCache {
     }
 }
 
-impl Held {
+impl CachedToken {
     /// A token that was just issued, with a requested lifetime of `asked` seconds.
     fn new(token: TokenRequestStatus, asked: i64) -> Self {
         let asked = SignedDuration::from_secs(asked);

@@ -43,26 +43,26 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The transport to the API server. Clones are cheap and share their state.
 #[derive(Clone)]
-pub(super) struct Transport(Arc<Parts>);
+pub(super) struct Transport(Arc<TransportInner>);
 
-struct Parts {
+struct TransportInner {
     url: String,
     connector: Connector,
     identity: Arc<ClientIdentity>,
     metrics: Arc<RestMetrics>,
-    lanes: Mutex<Vec<Lane>>,
-    reach: Mutex<Reach>,
+    pool: Mutex<Vec<PooledClient>>,
+    reachability: Mutex<Reachability>,
 }
 
 /// Reachability of the API server.
 #[derive(Debug, Default)]
-struct Reach {
+struct Reachability {
     is_away: bool,
     /// The number of responses so far.
     answers: u64,
 }
 
-impl Reach {
+impl Reachability {
     /// Records that a request failed to reach the server. `begun` is the number of responses when
     /// the request started. Returns whether the server has become unreachable; it has not if
     /// another request was answered in the meantime.
@@ -78,7 +78,7 @@ impl Reach {
 }
 
 /// A client with a single connection, if it uses HTTP/2.
-struct Lane {
+struct PooledClient {
     client: Client<Connector, Body>,
     /// Each request holds a reference until its response is read.
     requests: Arc<()>,
@@ -99,19 +99,19 @@ impl Transport {
         identity: Arc<ClientIdentity>,
         metrics: Arc<RestMetrics>,
     ) -> Self {
-        Self(Arc::new(Parts {
+        Self(Arc::new(TransportInner {
             url,
             connector,
             identity,
             metrics,
-            lanes: Mutex::default(),
-            reach: Mutex::default(),
+            pool: Mutex::default(),
+            reachability: Mutex::default(),
         }))
     }
 
     /// Whether the API server was unreachable at the last request.
     pub(super) fn is_away(&self) -> bool {
-        self.0.reach.lock().is_away
+        self.0.reachability.lock().is_away
     }
 
     /// The metrics of the requests.
@@ -120,16 +120,16 @@ impl Transport {
     }
 }
 
-impl Parts {
+impl TransportInner {
     /// The first client with room for another request.
-    fn lane(&self) -> (Client<Connector, Body>, Arc<()>) {
-        let mut lanes = self.lanes.lock();
-        let free = lanes
+    fn pooled_client(&self) -> (Client<Connector, Body>, Arc<()>) {
+        let mut pool = self.pool.lock();
+        let free = pool
             .iter()
-            // The lane itself holds one reference.
-            .position(|lane| Arc::strong_count(&lane.requests) <= STREAMS);
+            // The pool itself holds one reference.
+            .position(|pooled_client| Arc::strong_count(&pooled_client.requests) <= STREAMS);
         let at = free.unwrap_or_else(|| {
-            lanes.push(Lane {
+            pool.push(PooledClient {
                 client: Client::builder(TokioExecutor::new())
                     .timer(TokioTimer::new())
                     .pool_timer(TokioTimer::new())
@@ -140,16 +140,16 @@ impl Parts {
                     .build(self.connector.clone()),
                 requests: Arc::new(()),
             });
-            lanes.len() - 1
+            pool.len() - 1
         });
-        (lanes[at].client.clone(), Arc::clone(&lanes[at].requests))
+        (pool[at].client.clone(), Arc::clone(&pool[at].requests))
     }
 
     /// Logs when the API server becomes unreachable and when it is reachable again.
     fn note(&self, begun: u64, failure: Option<&legacy::Error>) {
         let is_news = match failure {
-            Some(_) => self.reach.lock().failed(begun),
-            None => self.reach.lock().answered(),
+            Some(_) => self.reachability.lock().failed(begun),
+            None => self.reachability.lock().answered(),
         };
         match failure {
             Some(error) if is_news => warn!(
@@ -171,7 +171,7 @@ fn causes(error: &dyn std::error::Error) -> String {
 }
 
 impl Service<Request<Body>> for Transport {
-    type Response = Response<Answer>;
+    type Response = Response<ResponseBody>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -186,19 +186,19 @@ impl Service<Request<Body>> for Transport {
             if time::timeout(IDENTITY_TIMEOUT, settled).await.is_err() {
                 return Err("this node has no client certificate yet".into());
             }
-            let (client, request_count) = parts.lane();
-            let answers = parts.reach.lock().answers;
-            let mut counted = Counted {
+            let (client, request_count) = parts.pooled_client();
+            let answers = parts.reachability.lock().answers;
+            let mut timer = RequestTimer {
                 metrics: &parts.metrics,
                 method: request.method().clone(),
                 begun: time::Instant::now(),
                 status: None,
             };
             let answer = client.request(request).await;
-            counted.status = answer.as_ref().ok().map(Response::status);
-            drop(counted);
+            timer.status = answer.as_ref().ok().map(Response::status);
+            drop(timer);
             parts.note(answers, answer.as_ref().err());
-            Ok(answer?.map(|body| Answer {
+            Ok(answer?.map(|body| ResponseBody {
                 body,
                 _request: request_count,
             }))
@@ -207,14 +207,14 @@ impl Service<Request<Body>> for Transport {
 }
 
 /// Counts a request when dropped, even if it was cancelled before a response.
-struct Counted<'a> {
+struct RequestTimer<'a> {
     metrics: &'a RestMetrics,
     method: Method,
     begun: time::Instant,
     status: Option<StatusCode>,
 }
 
-impl Drop for Counted<'_> {
+impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
         let took = self.begun.elapsed();
         self.metrics.answered(&self.method, self.status, took);
@@ -222,12 +222,12 @@ impl Drop for Counted<'_> {
 }
 
 /// A response body. It occupies a stream of its connection until it is dropped.
-pub(super) struct Answer {
+pub(super) struct ResponseBody {
     body: Incoming,
     _request: Arc<()>,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for ResponseBody {
     type Data = bytes::Bytes;
     type Error = hyper::Error;
 
@@ -253,17 +253,17 @@ mod tests {
 
     #[test]
     fn an_outage_is_news_once() {
-        let mut reach = Reach::default();
-        assert!(!reach.answered());
-        let (early, late) = (reach.answers, reach.answers);
-        assert!(reach.failed(early));
-        assert!(!reach.failed(early));
-        assert!(reach.answered());
-        assert!(!reach.answered());
+        let mut reachability = Reachability::default();
+        assert!(!reachability.answered());
+        let (early, late) = (reachability.answers, reachability.answers);
+        assert!(reachability.failed(early));
+        assert!(!reachability.failed(early));
+        assert!(reachability.answered());
+        assert!(!reachability.answered());
         // A request that started during the outage fails after its end.
-        assert!(!reach.failed(late));
-        assert!(!reach.answered());
-        let next = reach.answers;
-        assert!(reach.failed(next));
+        assert!(!reachability.failed(late));
+        assert!(!reachability.answered());
+        let next = reachability.answers;
+        assert!(reachability.failed(next));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
-use kubelet_api_client::list_watch::{Change, ListWatch};
+use kubelet_api_client::list_watch::{ListWatch, ObjectChange};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -45,9 +45,9 @@ impl NodeWatch {
     async fn follow(&mut self) {
         loop {
             let node = match self.changes.next().await {
-                Change::All(nodes) => nodes.into_iter().next(),
-                Change::Put(node) => Some(node),
-                Change::Gone(_) => None,
+                ObjectChange::Replaced(nodes) => nodes.into_iter().next(),
+                ObjectChange::Updated(node) => Some(node),
+                ObjectChange::Deleted(_) => None,
             };
             self.node.send_replace(node.map(Arc::new));
             self.listed.send_replace(true);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, pin::pin, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
-use kubelet_api_client::list_watch::{Change, ListWatch};
+use kubelet_api_client::list_watch::{ListWatch, ObjectChange};
 use kubelet_checkpoint::Checkpoint;
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::timeout;
@@ -88,7 +88,7 @@ impl ApiSource {
         };
         loop {
             match change {
-                Change::All(pods) => {
+                ObjectChange::Replaced(pods) => {
                     let pods: Vec<Arc<Pod>> = pods.into_iter().map(lean).collect();
                     if let Some(checkpoint) = checkpoint {
                         checkpoint.set_pods(&pods);
@@ -100,7 +100,7 @@ impl ApiSource {
                     let complete = true;
                     mux.set(PodSet { pods, complete }).await?;
                 }
-                Change::Put(pod) => {
+                ObjectChange::Updated(pod) => {
                     let pod = lean(pod);
                     if let Some(checkpoint) = checkpoint {
                         checkpoint.put_pod(&pod);
@@ -110,7 +110,7 @@ impl ApiSource {
                     let gone = before.filter(|before| *before != uid);
                     mux.change(gone.as_ref(), Some(pod)).await?;
                 }
-                Change::Gone(pod) => {
+                ObjectChange::Deleted(pod) => {
                     if let Some(checkpoint) = checkpoint {
                         checkpoint.remove_pod(&pod);
                     }

@@ -85,12 +85,12 @@ pub struct IdentityKeeper {
     options: IdentityOptions,
     node_name: String,
     server: ApiServer,
-    state: State,
+    state: CertificateState,
     renewals: Arc<RenewalMetrics>,
 }
 
 #[derive(Debug)]
-enum State {
+enum CertificateState {
     /// There is no certificate yet.
     Bootstrap(ClusterAccess),
     /// There is a certificate, or the user needs none.
@@ -128,7 +128,7 @@ pub async fn join(
     opened.await.unwrap_or(Err(JoinError::Stopped))
 }
 
-fn open(options: &IdentityOptions) -> Result<(ApiServer, State), JoinError> {
+fn open(options: &IdentityOptions) -> Result<(ApiServer, CertificateState), JoinError> {
     let Some(bootstrap) = &options.bootstrap_kubeconfig else {
         let access = ClusterAccess::read(&options.kubeconfig)?;
         return present(options, access);
@@ -176,7 +176,7 @@ fn open(options: &IdentityOptions) -> Result<(ApiServer, State), JoinError> {
     }
     let identity = Arc::new(ClientIdentity::awaited());
     let server = ApiServer::with_identity(&access.anonymous(), identity)?;
-    Ok((server, State::Bootstrap(access)))
+    Ok((server, CertificateState::Bootstrap(access)))
 }
 
 /// Writes the kubeconfig for a valid certificate that an earlier kubelet stored; `None` if there is
@@ -196,10 +196,10 @@ fn restored(options: &IdentityOptions, bootstrap: &ClusterAccess) -> Option<Clus
 fn present(
     options: &IdentityOptions,
     access: ClusterAccess,
-) -> Result<(ApiServer, State), JoinError> {
+) -> Result<(ApiServer, CertificateState), JoinError> {
     if !options.rotate_certificates {
         let server = ApiServer::new(&access)?;
-        let state = State::Present {
+        let state = CertificateState::Present {
             access,
             pair: None,
             is_foreign: false,
@@ -238,7 +238,7 @@ fn present(
         }
         None => ApiServer::new(&access)?,
     };
-    let state = State::Present {
+    let state = CertificateState::Present {
         access,
         pair: pair.map(Arc::new),
         is_foreign,
@@ -255,14 +255,14 @@ impl IdentityKeeper {
     /// Obtains the first certificate if there is none, and renews it in time, until cancelled.
     pub async fn run(self, cancel: CancellationToken) {
         let (pair, is_foreign) = match self.state {
-            State::Bootstrap(ref access) => {
+            CertificateState::Bootstrap(ref access) => {
                 let bootstrapping = self.bootstrap(access);
                 match cancel.run_until_cancelled(bootstrapping).await {
                     Some(pair) => (Some(Arc::new(pair)), false),
                     None => return,
                 }
             }
-            State::Present {
+            CertificateState::Present {
                 ref access,
                 ref pair,
                 is_foreign,

@@ -18,7 +18,7 @@ use tracing::info;
 
 use super::pem;
 use crate::{
-    list_watch::{Change, ListWatch},
+    list_watch::{ListWatch, ObjectChange},
     request::{ApiError, ask},
 };
 
@@ -241,9 +241,9 @@ async fn wait(
     let uid = created.uid.as_deref();
     loop {
         let request = match changes.next().await {
-            Change::All(requests) => requests.into_iter().next(),
-            Change::Put(request) => Some(request),
-            Change::Gone(_) => None,
+            ObjectChange::Replaced(requests) => requests.into_iter().next(),
+            ObjectChange::Updated(request) => Some(request),
+            ObjectChange::Deleted(_) => None,
         };
         let Some(request) = request else {
             return Err(RequestError::Deleted(name.to_owned()));

@@ -26,21 +26,21 @@ const SPAM_PERIOD: Duration = Duration::from_secs(300);
 /// Correlates events. Its memory is bounded.
 #[derive(Debug)]
 pub struct Correlator {
-    similar: Lru<Similar>,
-    known: Lru<Option<Known>>,
+    similar: Lru<SimilarEvents>,
+    known: Lru<Option<ObservedEvent>>,
     objects: Lru<Bucket>,
 }
 
 /// Events that differ only in their messages.
 #[derive(Debug)]
-struct Similar {
+struct SimilarEvents {
     messages: BTreeSet<u64>,
     last: Instant,
 }
 
 /// An event that was seen before, whether it was sent or dropped.
 #[derive(Debug)]
-struct Known {
+struct ObservedEvent {
     name: Option<String>,
     first_timestamp: Option<Time>,
     count: i32,
@@ -77,7 +77,7 @@ impl Correlator {
             event.first_timestamp.clone_from(&known.first_timestamp);
             known.count = count;
         } else {
-            *known = Some(Known {
+            *known = Some(ObservedEvent {
                 name: event.metadata.name.clone(),
                 first_timestamp: event.first_timestamp.clone(),
                 count,
@@ -91,7 +91,7 @@ impl Correlator {
     fn aggregate(&mut self, mut event: Event, now: Instant) -> (Event, u64) {
         let group = hash(&(object(&event), &event.type_, &event.reason));
         let message = hash(&event.message);
-        let similar = self.similar.get_or_insert_with(group, || Similar {
+        let similar = self.similar.get_or_insert_with(group, || SimilarEvents {
             messages: BTreeSet::new(),
             last: now,
         });

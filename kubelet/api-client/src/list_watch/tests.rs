@@ -18,7 +18,7 @@ async fn an_event_that_cannot_be_read_is_passed_over() {
     let server = ByPath::new();
     let api = Api::<Service>::all(server.client());
     let mut changes = ListWatch::new(api, String::new());
-    let Change::All(services) = changes.next().await else {
+    let ObjectChange::Replaced(services) = changes.next().await else {
         panic!("nothing was listed");
     };
     assert_eq!(services.len(), 1, "that of the cluster itself");
@@ -28,7 +28,7 @@ async fn an_event_that_cannot_be_read_is_passed_over() {
         PATH,
         json!({"metadata": {"namespace": "ns", "name": "good"}}),
     );
-    let Change::Put(service) = changes.next().await else {
+    let ObjectChange::Updated(service) = changes.next().await else {
         panic!("no service came");
     };
     assert_eq!(service.metadata.name.as_deref(), Some("good"));

@@ -22,11 +22,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Answer, ObjectError, Objects,
-    fetched::{Fetched, MaxAge},
-    followed::{Follow, Followed},
     named::{Named, is_name, namespaced},
     services::Services,
     trust_bundles::TrustBundles,
+    ttl_cache::{MaxAge, TtlCache},
+    watch_cache::{WatchCache, WatchTarget},
 };
 use crate::request::{ApiError, ask};
 
@@ -80,8 +80,8 @@ pub struct ApiObjects {
     node: watch::Receiver<Option<Arc<Node>>>,
     config_maps: ConfigObjects<ConfigMap>,
     secrets: ConfigObjects<Secret>,
-    csi_drivers: Arc<Followed<CSIDriver>>,
-    runtime_classes: Arc<Followed<RuntimeClass>>,
+    csi_drivers: Arc<WatchCache<CSIDriver>>,
+    runtime_classes: Arc<WatchCache<RuntimeClass>>,
     trust_bundles: TrustBundles,
     services: Services,
 }
@@ -98,30 +98,30 @@ impl fmt::Debug for ApiObjects {
 /// Config maps or secrets.
 #[derive(Debug)]
 enum ConfigObjects<K: Named> {
-    Followed(Arc<Followed<K>>),
-    Fetched(Fetched<K>),
+    Watched(Arc<WatchCache<K>>),
+    OnDemand(TtlCache<K>),
 }
 
 impl<K: Named> ConfigObjects<K> {
     fn new(parts: &ApiObjectsParts, idle: Duration) -> Self {
         let max_age = match parts.change_detection {
-            ChangeDetection::Watch => return Self::Followed(followed(parts, idle)),
+            ChangeDetection::Watch => return Self::Watched(watch_cache(parts, idle)),
             ChangeDetection::Cache => MaxAge::OfNode(parts.node.clone()),
             ChangeDetection::Get => MaxAge::Zero,
         };
-        Self::Fetched(Fetched::new(parts.client.clone(), max_age, idle))
+        Self::OnDemand(TtlCache::new(parts.client.clone(), max_age, idle))
     }
 
     async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, ObjectError> {
         match self {
-            Self::Followed(objects) => objects.get(namespace, name).await,
-            Self::Fetched(objects) => objects.get(namespace, name).await,
+            Self::Watched(objects) => objects.get(namespace, name).await,
+            Self::OnDemand(objects) => objects.get(namespace, name).await,
         }
     }
 }
 
-fn followed<F: Follow>(parts: &ApiObjectsParts, idle: Duration) -> Arc<Followed<F>> {
-    Followed::new(
+fn watch_cache<F: WatchTarget>(parts: &ApiObjectsParts, idle: Duration) -> Arc<WatchCache<F>> {
+    WatchCache::new(
         parts.client.clone(),
         idle,
         parts.tasks.clone(),
@@ -137,9 +137,9 @@ impl ApiObjects {
         Self {
             config_maps: ConfigObjects::new(&parts, idle),
             secrets: ConfigObjects::new(&parts, idle),
-            csi_drivers: followed(&parts, idle),
-            runtime_classes: followed(&parts, idle),
-            trust_bundles: TrustBundles::new(parts.client.clone(), followed(&parts, idle)),
+            csi_drivers: watch_cache(&parts, idle),
+            runtime_classes: watch_cache(&parts, idle),
+            trust_bundles: TrustBundles::new(parts.client.clone(), watch_cache(&parts, idle)),
             services: Services::follow(parts.client.clone(), &parts.tasks, parts.cancel),
             client: parts.client,
             node: parts.node,

@@ -7,8 +7,8 @@ use kube::{Api, Client};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{ObjectError, followed::FIRST_ANSWER};
-use crate::list_watch::{Change, ListWatch};
+use super::{ObjectError, watch_cache::FIRST_ANSWER};
+use crate::list_watch::{ListWatch, ObjectChange};
 
 /// By namespace and name.
 type ByName = BTreeMap<(String, String), Arc<Service>>;
@@ -43,16 +43,16 @@ impl Services {
 async fn follow(mut changes: ListWatch<Service>, known: watch::Sender<Option<ByName>>) {
     loop {
         match changes.next().await {
-            Change::All(services) => {
+            ObjectChange::Replaced(services) => {
                 let services = services.into_iter().map(|service| (key(&service), service));
                 let services = services.map(|(key, service)| (key, kept(service)));
                 known.send_replace(Some(services.collect()));
             }
-            Change::Put(service) => known.send_modify(|known| {
+            ObjectChange::Updated(service) => known.send_modify(|known| {
                 let key = key(&service);
                 known.get_or_insert_default().insert(key, kept(service));
             }),
-            Change::Gone(service) => known.send_modify(|known| {
+            ObjectChange::Deleted(service) => known.send_modify(|known| {
                 known.get_or_insert_default().remove(&key(&service));
             }),
         }

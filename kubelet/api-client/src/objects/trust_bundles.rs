@@ -13,10 +13,10 @@ use tracing::info;
 
 use super::{
     ObjectError,
-    followed::{Follow, Followed},
+    watch_cache::{WatchCache, WatchTarget},
 };
 use crate::{
-    list_watch::{Change, ListWatch},
+    list_watch::{ListWatch, ObjectChange},
     request::ask_within,
 };
 
@@ -34,16 +34,16 @@ pub(super) struct TrustBundles {
     client: Client,
     /// The version that the API server serves; determined on first use.
     version: OnceCell<&'static str>,
-    followed: Arc<Followed<Bundles>>,
+    cache: Arc<WatchCache<Bundles>>,
 }
 
 impl TrustBundles {
     /// Makes no request yet.
-    pub(super) fn new(client: Client, followed: Arc<Followed<Bundles>>) -> Self {
+    pub(super) fn new(client: Client, cache: Arc<WatchCache<Bundles>>) -> Self {
         Self {
             client,
             version: OnceCell::new(),
-            followed,
+            cache,
         }
     }
 
@@ -74,7 +74,7 @@ impl TrustBundles {
             field,
             value: value.to_owned(),
         };
-        let known = self.followed.known(selection).await;
+        let known = self.cache.known(selection).await;
         known.map_err(|unknown| unknown.error(RESOURCE, value, ObjectError::TrustBundlesUnread))
     }
 
@@ -125,10 +125,10 @@ pub(super) struct Selection {
 
 type ByName = BTreeMap<String, Arc<ClusterTrustBundle>>;
 
-impl Follow for Bundles {
+impl WatchTarget for Bundles {
     type Key = Selection;
     type Kind = Object<ClusterTrustBundleSpec, NotUsed>;
-    type Known = ByName;
+    type State = ByName;
 
     fn changes(client: Client, key: &Selection) -> ListWatch<Self::Kind> {
         let kind = GroupVersionKind::gvk(GROUP, key.version, "ClusterTrustBundle");
@@ -137,11 +137,11 @@ impl Follow for Bundles {
         ListWatch::new(Api::all_with(client, &resource), selector)
     }
 
-    fn apply(known: &mut ByName, change: Change<Self::Kind>) {
+    fn apply(known: &mut ByName, change: ObjectChange<Self::Kind>) {
         match change {
-            Change::All(bundles) => *known = bundles.into_iter().map(kept).collect(),
-            Change::Put(bundle) => known.extend([kept(bundle)]),
-            Change::Gone(bundle) => {
+            ObjectChange::Replaced(bundles) => *known = bundles.into_iter().map(kept).collect(),
+            ObjectChange::Updated(bundle) => known.extend([kept(bundle)]),
+            ObjectChange::Deleted(bundle) => {
                 known.remove(&kept(bundle).0);
             }
         }
@@ -184,8 +184,8 @@ mod tests {
         server.serve(GROUP, PLURAL, &VERSIONS, versions);
         let (client, tasks) = (server.client(), TaskTracker::new());
         let cancel = CancellationToken::new();
-        let followed = Followed::new(client.clone(), MINUTE, tasks.clone(), cancel);
-        let bundles = TrustBundles::new(client, followed);
+        let cache = WatchCache::new(client.clone(), MINUTE, tasks.clone(), cancel);
+        let bundles = TrustBundles::new(client, cache);
         Setup {
             server,
             bundles,

@@ -185,7 +185,7 @@ async fn the_last_token_is_used_until_its_end_while_there_is_no_other() {
 #[tokio::test(start_paused = true)]
 async fn a_token_ends_by_the_clock_that_runs_while_the_machine_sleeps() {
     let expires = Time(clock::now() - SignedDuration::from_secs(1));
-    let held = Held {
+    let cached = CachedToken {
         token: TokenRequestStatus {
             expiration_timestamp: Some(expires),
             ..Default::default()
@@ -193,7 +193,7 @@ async fn a_token_ends_by_the_clock_that_runs_while_the_machine_sleeps() {
         got: Instant::now(),
         lifetime: SignedDuration::from_hours(1),
     };
-    assert!(held.is_over() && !held.is_fresh());
+    assert!(cached.is_over() && !cached.is_fresh());
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,9 +203,9 @@ async fn tokens_that_were_had_together_are_not_renewed_together() {
         expiration_timestamp: Some(expires),
         ..Default::default()
     };
-    let held = Held::new(token, HOUR);
+    let cached = CachedToken::new(token, HOUR);
     sleep(48 * MINUTE - Duration::from_secs(2)).await;
-    let fresh = (0..200).filter(|_| held.is_fresh()).count();
+    let fresh = (0..200).filter(|_| cached.is_fresh()).count();
     assert!((20..180).contains(&fresh), "{fresh}");
 }
 

@@ -228,7 +228,7 @@ async fn a_bootstrap_token_gets_a_certificate_and_a_kubeconfig() {
     // Another start needs neither the token nor another request.
     fs::remove_file(options.bootstrap_kubeconfig.as_ref().unwrap()).unwrap();
     let (_, state) = open(&options).unwrap();
-    assert!(matches!(state, State::Present { .. }));
+    assert!(matches!(state, CertificateState::Present { .. }));
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn a_request_that_is_denied_is_said_so() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(dir.path(), &url, false);
     let (_, keeper) = join(&options, "node-1").await.unwrap();
-    let State::Bootstrap(access) = &keeper.state else {
+    let CertificateState::Bootstrap(access) = &keeper.state else {
         panic!("no bootstrap");
     };
     let error = keeper.try_bootstrap(access).await.unwrap_err().to_string();
@@ -319,7 +319,10 @@ async fn an_expired_certificate_does_not_keep_what_was_kept_from_starting() {
 
     options.starts_offline = true;
     let (_, state) = open(&options).unwrap();
-    assert!(matches!(state, State::Present { pair: Some(_), .. }));
+    assert!(matches!(
+        state,
+        CertificateState::Present { pair: Some(_), .. }
+    ));
     assert!(!options.cert_dir.exists(), "nobody needs another one of it");
     options.rotate_certificates = false;
     open(&options).unwrap();

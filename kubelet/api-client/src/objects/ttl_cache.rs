@@ -26,35 +26,35 @@ pub(super) enum MaxAge {
 }
 
 /// Objects that are read on demand.
-pub(super) struct Fetched<K> {
+pub(super) struct TtlCache<K> {
     client: Client,
     max_age: MaxAge,
     /// How long an unused object stays in the cache.
     idle: Duration,
     /// By namespace and name.
-    entries: Mutex<BTreeMap<(String, String), Entry<K>>>,
+    entries: Mutex<BTreeMap<(String, String), CacheEntry<K>>>,
 }
 
-struct Entry<K> {
+struct CacheEntry<K> {
     /// Time of the last call.
-    asked: Instant,
-    kept: Arc<tokio::sync::Mutex<Option<Kept<K>>>>,
+    used: Instant,
+    cached: Arc<tokio::sync::Mutex<Option<CachedObject<K>>>>,
 }
 
-struct Kept<K> {
+struct CachedObject<K> {
     object: Arc<K>,
     read: Instant,
 }
 
-impl<K> fmt::Debug for Fetched<K> {
+impl<K> fmt::Debug for TtlCache<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fetched")
+        f.debug_struct("TtlCache")
             .field("max_age", &self.max_age)
             .finish_non_exhaustive()
     }
 }
 
-impl<K: Named> Fetched<K> {
+impl<K: Named> TtlCache<K> {
     /// Creates a cache that drops objects unused for `idle`.
     pub(super) fn new(client: Client, max_age: MaxAge, idle: Duration) -> Self {
         Self {
@@ -76,28 +76,28 @@ impl<K: Named> Fetched<K> {
         };
         let entry = self.entry(namespace, name);
         // Concurrent calls share one request.
-        let mut kept = entry.lock().await;
-        if let Some(kept) = &*kept
-            && kept.read.elapsed() < max_age
+        let mut cached = entry.lock().await;
+        if let Some(cached) = &*cached
+            && cached.read.elapsed() < max_age
         {
-            return Ok(Arc::clone(&kept.object));
+            return Ok(Arc::clone(&cached.object));
         }
         match self.read(namespace, name).await {
             Ok(object) => {
-                *kept = Some(Kept {
+                *cached = Some(CachedObject {
                     object: Arc::clone(&object),
                     read: Instant::now(),
                 });
                 Ok(object)
             }
             Err(error) if error.is_not_found() => {
-                *kept = None;
+                *cached = None;
                 Err(error)
             }
-            Err(error) => match &*kept {
-                Some(kept) => {
+            Err(error) => match &*cached {
+                Some(cached) => {
                     debug!(%error, "going on with what was read before");
-                    Ok(Arc::clone(&kept.object))
+                    Ok(Arc::clone(&cached.object))
                 }
                 None => Err(error),
             },
@@ -124,16 +124,20 @@ impl<K: Named> Fetched<K> {
         Some(seconds.map_or(DEFAULT_AGE, Duration::from_secs))
     }
 
-    fn entry(&self, namespace: &str, name: &str) -> Arc<tokio::sync::Mutex<Option<Kept<K>>>> {
+    fn entry(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Arc<tokio::sync::Mutex<Option<CachedObject<K>>>> {
         let now = Instant::now();
         let mut entries = self.entries.lock();
-        entries.retain(|_, entry| now - entry.asked < self.idle);
+        entries.retain(|_, entry| now - entry.used < self.idle);
         let key = (namespace.to_owned(), name.to_owned());
-        let entry = entries.entry(key).or_insert_with(|| Entry {
-            asked: now,
-            kept: Arc::default(),
+        let entry = entries.entry(key).or_insert_with(|| CacheEntry {
+            used: now,
+            cached: Arc::default(),
         });
-        entry.asked = now;
-        Arc::clone(&entry.kept)
+        entry.used = now;
+        Arc::clone(&entry.cached)
     }
 }

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::{ObjectError, named::Named};
 use crate::{
-    list_watch::{Change, ListWatch},
+    list_watch::{ListWatch, ObjectChange},
     request::ApiError,
 };
 
@@ -26,22 +26,22 @@ pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 const WATCH_SECONDS: u32 = 30 * 60;
 
 /// Something that a watch keeps current.
-pub(super) trait Follow: 'static {
+pub(super) trait WatchTarget: 'static {
     /// Identifies the objects of a watch.
     type Key: Clone + Ord + fmt::Debug + Send + Sync + 'static;
     /// The kind of the watched objects.
     type Kind: Resource + Clone + fmt::Debug + DeserializeOwned + Send + 'static;
     /// The known state; the default is the state without objects.
-    type Known: Clone + Default + Send + Sync + 'static;
+    type State: Clone + Default + Send + Sync + 'static;
 
     /// The list and watch of a key.
     fn changes(client: Client, key: &Self::Key) -> ListWatch<Self::Kind>;
 
     /// Applies a change to the known state.
-    fn apply(known: &mut Self::Known, change: Change<Self::Kind>);
+    fn apply(known: &mut Self::State, change: ObjectChange<Self::Kind>);
 
     /// Whether the state cannot change until the object is deleted.
-    fn is_final(known: &Self::Known) -> bool {
+    fn is_final(known: &Self::State) -> bool {
         let _ = known;
         false
     }
@@ -50,44 +50,44 @@ pub(super) trait Follow: 'static {
 /// Watches by key, each shared by all callers.
 ///
 /// Invariant: a key has an entry exactly as long as a task watches it.
-pub(super) struct Followed<F: Follow> {
+pub(super) struct WatchCache<F: WatchTarget> {
     client: Client,
     /// How long an unused watch stays open.
     idle: Duration,
     tasks: TaskTracker,
     cancel: CancellationToken,
-    entries: Mutex<BTreeMap<F::Key, Entry<F>>>,
+    entries: Mutex<BTreeMap<F::Key, WatchEntry<F>>>,
 }
 
-struct Entry<F: Follow> {
-    known: Known<F>,
+struct WatchEntry<F: WatchTarget> {
+    known: StateReceiver<F>,
     /// Time of the last call.
-    asked: Instant,
+    used: Instant,
 }
 
 /// The known state, or why there is none.
-type Known<F> = watch::Receiver<Heard<F>>;
-type Heard<F> = Result<<F as Follow>::Known, Unknown>;
+type StateReceiver<F> = watch::Receiver<StateOrReason<F>>;
+type StateOrReason<F> = Result<<F as WatchTarget>::State, NoState>;
 
 /// Why there is no known state.
 #[derive(Clone, Debug)]
-pub(super) enum Unknown {
+pub(super) enum NoState {
     /// The API server has not answered yet.
-    Unheard,
+    NotSynced,
     /// The API server does not let this node read the object; its message.
     Refused(String),
 }
 
-impl Unknown {
-    /// The error for an object `name`; `unheard` if the API server has not answered yet.
+impl NoState {
+    /// The error for an object `name`; `not_synced` if the API server has not answered yet.
     pub(super) fn error(
         self,
         resource: &'static str,
         name: &str,
-        unheard: ObjectError,
+        not_synced: ObjectError,
     ) -> ObjectError {
         match self {
-            Self::Unheard => unheard,
+            Self::NotSynced => not_synced,
             Self::Refused(message) => ObjectError::Refused {
                 resource,
                 name: name.to_owned(),
@@ -97,24 +97,24 @@ impl Unknown {
     }
 }
 
-impl From<&ApiError> for Unknown {
+impl From<&ApiError> for NoState {
     fn from(error: &ApiError) -> Self {
         match error.is_forbidden() {
             true => Self::Refused(error.to_string()),
-            false => Self::Unheard,
+            false => Self::NotSynced,
         }
     }
 }
 
-impl<F: Follow> fmt::Debug for Followed<F> {
+impl<F: WatchTarget> fmt::Debug for WatchCache<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Followed")
+        f.debug_struct("WatchCache")
             .field("objects", &self.entries.lock().len())
             .finish_non_exhaustive()
     }
 }
 
-impl<F: Follow> Followed<F> {
+impl<F: WatchTarget> WatchCache<F> {
     /// Starts watches in `tasks` on demand. Each stops when cancelled or after being unused for
     /// `idle`.
     pub(super) fn new(
@@ -138,34 +138,34 @@ impl<F: Follow> Followed<F> {
     ///
     /// # Errors
     /// Why there is no known state.
-    pub(super) async fn known(self: &Arc<Self>, key: F::Key) -> Heard<F> {
-        let mut known = self.followed(key);
+    pub(super) async fn known(self: &Arc<Self>, key: F::Key) -> StateOrReason<F> {
+        let mut known = self.subscribe(key);
         drop(timeout(FIRST_ANSWER, known.wait_for(Result::is_ok)).await);
-        let heard = known.borrow();
-        heard.clone()
+        let current = known.borrow();
+        current.clone()
     }
 
     /// The state of a key, whose watch starts if necessary.
-    fn followed(self: &Arc<Self>, key: F::Key) -> Known<F> {
-        let asked = Instant::now();
+    fn subscribe(self: &Arc<Self>, key: F::Key) -> StateReceiver<F> {
+        let used = Instant::now();
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(&key) {
-            entry.asked = asked;
+            entry.used = used;
             return entry.known.clone();
         }
-        let (sender, known) = watch::channel(Err(Unknown::Unheard));
+        let (sender, known) = watch::channel(Err(NoState::NotSynced));
         if !self.cancel.is_cancelled() {
-            let entry = Entry {
+            let entry = WatchEntry {
                 known: known.clone(),
-                asked,
+                used,
             };
             entries.insert(key.clone(), entry);
-            self.tasks.spawn(Arc::clone(self).follow(key, sender));
+            self.tasks.spawn(Arc::clone(self).run_watch(key, sender));
         }
         known
     }
 
-    async fn follow(self: Arc<Self>, key: F::Key, known: watch::Sender<Heard<F>>) {
+    async fn run_watch(self: Arc<Self>, key: F::Key, known: watch::Sender<StateOrReason<F>>) {
         let changes = F::changes(self.client.clone(), &key);
         let mut changes = Some(changes.with_watch_seconds(WATCH_SECONDS));
         while let Some(idle_at) = self.idle_at(&key) {
@@ -181,23 +181,24 @@ impl<F: Follow> Followed<F> {
                 change = change => change,
                 () = sleep_until(idle_at) => continue,
             };
-            known.send_modify(|heard| {
-                let change = match (change, &heard) {
+            known.send_modify(|current| {
+                let change = match (change, &current) {
                     (Ok(change), _) => change,
                     // An error does not invalidate the known state.
                     (Err(_), Ok(_)) => return,
                     (Err(error), Err(_)) => {
-                        *heard = Err(Unknown::from(&error));
+                        *current = Err(NoState::from(&error));
                         return;
                     }
                 };
-                let mut known = std::mem::replace(heard, Err(Unknown::Unheard)).unwrap_or_default();
+                let mut known =
+                    std::mem::replace(current, Err(NoState::NotSynced)).unwrap_or_default();
                 F::apply(&mut known, change);
                 if F::is_final(&known) {
                     debug!(?key, "is immutable");
                     changes = None;
                 }
-                *heard = Ok(known);
+                *current = Ok(known);
             });
         }
         debug!(?key, "nobody asks for it any more");
@@ -207,7 +208,7 @@ impl<F: Follow> Followed<F> {
     /// its entry is removed.
     fn idle_at(&self, key: &F::Key) -> Option<Instant> {
         let mut entries = self.entries.lock();
-        let idle_at = entries.get(key)?.asked + self.idle;
+        let idle_at = entries.get(key)?.used + self.idle;
         if idle_at > Instant::now() {
             return Some(idle_at);
         }
@@ -216,22 +217,22 @@ impl<F: Follow> Followed<F> {
     }
 }
 
-impl<K: Named> Follow for K {
+impl<K: Named> WatchTarget for K {
     /// Namespace, empty for cluster-scoped objects, and name.
     type Key = (String, String);
     type Kind = K;
-    type Known = Option<Arc<K>>;
+    type State = Option<Arc<K>>;
 
     fn changes(client: Client, (namespace, name): &Self::Key) -> ListWatch<K> {
         let api = K::api(client, namespace);
         ListWatch::new(api, format!("metadata.name={name}"))
     }
 
-    fn apply(known: &mut Self::Known, change: Change<K>) {
+    fn apply(known: &mut Self::State, change: ObjectChange<K>) {
         let object = match change {
-            Change::All(objects) => objects.into_iter().next(),
-            Change::Put(object) => Some(object),
-            Change::Gone(_) => None,
+            ObjectChange::Replaced(objects) => objects.into_iter().next(),
+            ObjectChange::Updated(object) => Some(object),
+            ObjectChange::Deleted(_) => None,
         };
         *known = object.map(|mut object| {
             object.meta_mut().managed_fields = None;
@@ -239,12 +240,12 @@ impl<K: Named> Follow for K {
         });
     }
 
-    fn is_final(known: &Self::Known) -> bool {
+    fn is_final(known: &Self::State) -> bool {
         known.as_ref().is_some_and(|object| object.is_immutable())
     }
 }
 
-impl<K: Named> Followed<K> {
+impl<K: Named> WatchCache<K> {
     /// Returns the last known state of the object.
     pub(super) async fn get(
         self: &Arc<Self>,
@@ -256,10 +257,10 @@ impl<K: Named> Followed<K> {
         }
         let key = (namespace.to_owned(), name.to_owned());
         let known = self.known(key).await.map_err(|unknown| {
-            let unheard = ObjectError::NotSynced {
+            let not_synced = ObjectError::NotSynced {
                 resource: K::RESOURCE,
             };
-            unknown.error(K::RESOURCE, name, unheard)
+            unknown.error(K::RESOURCE, name, not_synced)
         })?;
         known.ok_or_else(|| ObjectError::not_found(K::RESOURCE, name))
     }
