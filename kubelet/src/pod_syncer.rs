@@ -24,7 +24,7 @@ use crate::{
     lifecycle::{Admission, NodeSource, deadline},
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection, removals::Removals},
-    pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
+    pod_worker::{Kill, PodSyncer, SyncOutcome, WorkerError, WorkerPod},
     status::{Facts, StatusManager, Verdict},
 };
 
@@ -325,7 +325,7 @@ impl PodSyncer for Syncer {
 
     async fn terminate_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         status: Arc<PodStatus>,
         kill: Option<Kill>,
     ) -> Result<(), WorkerError> {
@@ -352,7 +352,7 @@ impl PodSyncer for Syncer {
 
     async fn settle_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         status: Arc<PodStatus>,
     ) -> Result<(), WorkerError> {
         let status = if status.is_running() {
@@ -385,7 +385,7 @@ impl PodSyncer for Syncer {
 
     async fn remove_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         status: Arc<PodStatus>,
         comes_back: bool,
     ) -> Result<(), WorkerError> {

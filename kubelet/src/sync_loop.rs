@@ -1,7 +1,7 @@
 //! The sync loop: one task that receives every change and dispatches it to the worker of the pod.
 //! It waits for nothing except a runtime that can run pods.
 
-mod inbox;
+mod inputs;
 mod monitor;
 
 use std::{
@@ -22,8 +22,8 @@ use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::inbox::News;
-pub(crate) use self::{inbox::Inbox, monitor::LoopMonitor};
+use self::inputs::SyncLoopInput;
+pub(crate) use self::{inputs::SyncLoopInputs, monitor::LoopMonitor};
 use crate::{
     active_pods::active_pods,
     housekeeping::Housekeeping,
@@ -74,13 +74,13 @@ pub(crate) struct SyncLoop<'a> {
 
 impl SyncLoop<'_> {
     /// Runs until cancelled. When a source ends, its pods keep running.
-    pub(crate) async fn run(mut self, mut inbox: Inbox, cancel: CancellationToken) {
+    pub(crate) async fn run(mut self, mut inputs: SyncLoopInputs, cancel: CancellationToken) {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut mirroring = tokio::time::interval(MIRRORING_PERIOD);
         mirroring.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let ready = cancel.run_until_cancelled(self.wait_for_runtime(&mut inbox));
+            let ready = cancel.run_until_cancelled(self.wait_for_runtime(&mut inputs));
             if ready.await.is_none() {
                 return;
             }
@@ -101,10 +101,10 @@ impl SyncLoop<'_> {
                 _ = mirroring.tick() => {
                     self.pods.pods().iter().for_each(|pod| self.mirror_if_ended(pod));
                 }
-                news = inbox.next() => match news {
-                    News::Update(update) => self.update(update),
-                    News::Probe(uid) => self.probed(&uid),
-                    News::Event(event) => {
+                input = inputs.next() => match input {
+                    SyncLoopInput::Update(update) => self.update(update),
+                    SyncLoopInput::Probe(uid) => self.probed(&uid),
+                    SyncLoopInput::Event(event) => {
                         self.event(&event);
                         self.run_waiting();
                     }
@@ -115,7 +115,7 @@ impl SyncLoop<'_> {
 
     /// Pauses while no pod can be run. Keeps receiving runtime events meanwhile, so that their
     /// sender is not blocked.
-    async fn wait_for_runtime(&mut self, inbox: &mut Inbox) {
+    async fn wait_for_runtime(&mut self, inputs: &mut SyncLoopInputs) {
         let mut pause = FIRST_PAUSE;
         let mut missed = Vec::new();
         let mut told = None;
@@ -126,7 +126,7 @@ impl SyncLoop<'_> {
             }
             told = Some(problem);
             let until = Instant::now() + pause;
-            while let Ok(event) = timeout_at(until, inbox.next_event()).await {
+            while let Ok(event) = timeout_at(until, inputs.next_event()).await {
                 if !missed.contains(&event.uid) && asks_for_a_sync(&event) {
                     missed.push(event.uid);
                 }
@@ -207,7 +207,7 @@ impl SyncLoop<'_> {
     /// status.
     fn mirrored(&self, mirror: &Pod) {
         if let Some(mirrors) = self.mirrors {
-            mirrors.heard(mirror);
+            mirrors.confirm(mirror);
         }
         let full_name = identity::full_name(mirror);
         if let Some(pod) = self.pods.get_by_full_name(&full_name) {

@@ -39,7 +39,7 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
 
 /// The configuration as given, and where it comes from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct GivenConfig<'a> {
     /// The configuration without defaults.
     pub(super) config: &'a Value,
     /// Whether it comes from a file, not from flags alone.
@@ -47,7 +47,7 @@ pub(super) struct Asked<'a> {
     pub(super) has_api_server: bool,
 }
 
-impl Asked<'_> {
+impl GivenConfig<'_> {
     /// Whether a field, as a JSON pointer, was set.
     fn is_set(self, field: &str) -> bool {
         self.config.pointer(field).is_some()
@@ -59,7 +59,7 @@ impl Asked<'_> {
 /// also used if callers can authenticate and a file leaves the mode out.
 pub(super) fn server_options(
     config: &KubeletConfiguration,
-    asked: Asked<'_>,
+    given: GivenConfig<'_>,
     node_name: &str,
     [root_dir, cert_dir]: [&Path; 2],
 ) -> ServerOptions {
@@ -88,7 +88,7 @@ pub(super) fn server_options(
             },
             tls: TlsParameters::parse(&config.tls_min_version, &config.tls_cipher_suites)
                 .unwrap_or_default(),
-            access: access_options(config, asked),
+            access: access_options(config, given),
             handlers: HandlerOptions {
                 debugging: config.enable_debugging_handlers != Some(false),
                 system_log: config.enable_system_log_handler != Some(false),
@@ -103,9 +103,9 @@ pub(super) fn server_options(
 
 /// A warning if callers can authenticate and no authorization mode is set, so that every request is
 /// allowed.
-pub(super) fn warning(options: &ServerOptions, asked: Asked<'_>) -> Option<String> {
+pub(super) fn warning(options: &ServerOptions, given: GivenConfig<'_>) -> Option<String> {
     let access = &options.secure.as_ref()?.access;
-    let is_left_out = !asked.is_set(MODE) && access.authentication.is_possible();
+    let is_left_out = !given.is_set(MODE) && access.authentication.is_possible();
     let allows = matches!(access.authorization, AuthorizationMode::AlwaysAllow);
     (is_left_out && allows).then(|| {
         "authorization.mode (--authorization-mode) is not set, and AlwaysAllow with flags alone: \
@@ -114,8 +114,8 @@ pub(super) fn warning(options: &ServerOptions, asked: Asked<'_>) -> Option<Strin
     })
 }
 
-fn access_options(config: &KubeletConfiguration, asked: Asked<'_>) -> AccessOptions {
-    let is_asked_for = |field: &str| asked.has_api_server || asked.is_set(field);
+fn access_options(config: &KubeletConfiguration, given: GivenConfig<'_>) -> AccessOptions {
+    let is_asked_for = |field: &str| given.has_api_server || given.is_set(field);
     let (authentication, authorization) = (&config.authentication, &config.authorization);
     let ca_file = authentication.x509.client_ca_file.as_str();
     let authentication = AuthenticationOptions {
@@ -125,7 +125,7 @@ fn access_options(config: &KubeletConfiguration, asked: Asked<'_>) -> AccessOpti
         cache_ttl: span(authentication.webhook.cache_ttl),
         anonymous: authentication.anonymous.enabled == Some(true),
     };
-    let serves_callers = asked.has_file && authentication.is_possible();
+    let serves_callers = given.has_file && authentication.is_possible();
     AccessOptions {
         authentication,
         authorization: match authorization.mode.as_str() {
@@ -174,23 +174,23 @@ mod tests {
     use super::*;
     use crate::config::kubelet_defaults::set_defaults;
 
-    fn options(asked: &Value, has_api_server: bool) -> SecureOptions {
-        let mut config = serde_json::from_value(asked.clone()).unwrap();
+    fn options(given: &Value, has_api_server: bool) -> SecureOptions {
+        let mut config = serde_json::from_value(given.clone()).unwrap();
         set_defaults(&mut config);
         let dirs = [Path::new("/root"), Path::new("/pki")];
-        let asked = Asked {
-            config: asked,
+        let given = GivenConfig {
+            config: given,
             has_file: true,
             has_api_server,
         };
-        let options = server_options(&config, asked, "node", dirs);
+        let options = server_options(&config, given, "node", dirs);
         options.secure.unwrap()
     }
 
     #[test]
     fn webhooks_without_an_api_server_are_used_only_when_asked_for() {
-        let access = |asked: &Value, has_api_server| {
-            let access = options(asked, has_api_server).access;
+        let access = |given: &Value, has_api_server| {
+            let access = options(given, has_api_server).access;
             let webhook = matches!(access.authorization, AuthorizationMode::Webhook { .. });
             (access.authentication.webhook, webhook)
         };
@@ -200,12 +200,12 @@ mod tests {
             "upstream's defaults"
         );
         assert_eq!(access(&json!({}), false), (false, false));
-        let asked = json!({
+        let given = json!({
             "authentication": {"webhook": {"enabled": true}},
             "authorization": {"mode": "Webhook"},
         });
         assert_eq!(
-            access(&asked, false),
+            access(&given, false),
             (true, true),
             "and refused where it is built"
         );
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn the_configuration_is_shown_as_it_is_in_effect_and_without_secrets() {
-        let asked = json!({"maxPods": 7, "staticPodURLHeader": {"Authorization": ["secret"]}});
-        let shown = options(&asked, true).configz;
+        let given = json!({"maxPods": 7, "staticPodURLHeader": {"Authorization": ["secret"]}});
+        let shown = options(&given, true).configz;
         let config = &shown["kubeletconfig"];
         assert_eq!(config["maxPods"], 7);
         assert_eq!(config["syncFrequency"], "1m0s");

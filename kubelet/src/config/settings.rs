@@ -29,7 +29,7 @@ use super::{
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
     log_settings::log_rotation,
-    server_settings::{self, Asked},
+    server_settings::{self, GivenConfig},
     settings_error::SettingsError,
     shutdown_settings::shutdown_grace_periods,
     support, system_cpus,
@@ -153,14 +153,14 @@ impl Settings {
             let faults = vec![fault.to_owned()];
             return Err(SettingsError::Invalid { faults });
         }
-        let asked = Asked {
+        let given = GivenConfig {
             config: &merged,
             has_file: flags.config.is_some() || flags.config_dir.is_some(),
             has_api_server: cluster.is_some(),
         };
         let dirs = [options.node.root_dir.as_path(), &cert_dir];
-        let server = server_settings::server_options(&config, asked, &options.node.name, dirs);
-        warnings.extend(server_settings::warning(&server, asked));
+        let server = server_settings::server_options(&config, given, &options.node.name, dirs);
+        warnings.extend(server_settings::warning(&server, given));
         Ok(Self {
             options,
             manifests: (!config.static_pod_path.is_empty()).then(|| ManifestOptions {

@@ -10,7 +10,7 @@ use kubelet_pod_spec::identity::PodUid;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
-use super::{Hint, Pleg, told::Told};
+use super::{EventHint, Pleg, reported_changes::ReportedChange};
 
 /// A runtime without events refuses the call within this time. One with events may send nothing
 /// before the first.
@@ -25,7 +25,7 @@ const GOOD_STREAM: Duration = Duration::from_secs(300);
 /// Keeps the event stream open, and forwards its events.
 pub(super) struct EventWatch<'a> {
     pleg: &'a Pleg,
-    hints: mpsc::Sender<Hint>,
+    hints: mpsc::Sender<EventHint>,
     retry: Duration,
     /// Whether the lack of events was logged.
     said: bool,
@@ -45,7 +45,7 @@ enum EndOfStream {
 }
 
 impl<'a> EventWatch<'a> {
-    pub(super) const fn new(pleg: &'a Pleg, hints: mpsc::Sender<Hint>) -> Self {
+    pub(super) const fn new(pleg: &'a Pleg, hints: mpsc::Sender<EventHint>) -> Self {
         Self {
             pleg,
             hints,
@@ -71,7 +71,7 @@ impl<'a> EventWatch<'a> {
             if self.pleg.evented.swap(false, Ordering::AcqRel) {
                 warn!(reason = %end, "lost the runtime's events; listing its pods every second");
                 self.said = true;
-                self.tell(Hint::Something).await;
+                self.send_hint(EventHint::Something).await;
             } else if !self.said {
                 info!(reason = %end, "the runtime gives no events; listing its pods every second");
                 self.said = true;
@@ -94,7 +94,7 @@ impl<'a> EventWatch<'a> {
         self.pleg.metrics.streams.of([]).increment();
         self.pleg.evented.store(true, Ordering::Release);
         // For changes before the stream was open.
-        self.tell(Hint::Something).await;
+        self.send_hint(EventHint::Something).await;
         let mut events = match accepted {
             Some(events) => events,
             None => match call.await {
@@ -107,7 +107,7 @@ impl<'a> EventWatch<'a> {
                 Ok(Some(event)) => {
                     self.retry = RETRY_BASE;
                     self.note_latency(&event);
-                    self.tell(hint(&event)).await;
+                    self.send_hint(hint(&event)).await;
                 }
                 Ok(None) => return EndOfStream::Ended,
                 Err(status) => return EndOfStream::Broken(Box::new(status)),
@@ -128,7 +128,7 @@ impl<'a> EventWatch<'a> {
         latencies.observe_duration(Duration::from_nanos(nanos));
     }
 
-    async fn tell(&self, hint: Hint) {
+    async fn send_hint(&self, hint: EventHint) {
         // Fails only if the generator has ended, and this task with it.
         let _ = self.hints.send(hint).await;
     }
@@ -136,18 +136,18 @@ impl<'a> EventWatch<'a> {
 
 /// A sandbox that was gone before the event was written, or that no kubelet created, is only found
 /// by a list.
-fn hint(event: &ContainerEventResponse) -> Hint {
+fn hint(event: &ContainerEventResponse) -> EventHint {
     let sandbox = event.pod_sandbox_status.as_ref();
     let labelled = sandbox.and_then(|sandbox| pod_status::uid_of(&sandbox.labels));
     let named = sandbox.and_then(|sandbox| sandbox.metadata.as_ref());
     match (labelled, named) {
         (Some(uid), Some(named)) if PodUid::from(named.uid.as_str()) == uid => {
-            let told = Told {
+            let change = ReportedChange {
                 id: event.container_id.clone(),
                 kind: event.container_event_type(),
             };
-            Hint::Pod(uid, told)
+            EventHint::Pod(uid, change)
         }
-        _ => Hint::Something,
+        _ => EventHint::Something,
     }
 }

@@ -18,7 +18,7 @@ mod metrics;
 mod reading;
 mod record;
 mod relist;
-mod told;
+mod reported_changes;
 
 use std::{
     collections::BTreeMap,
@@ -45,7 +45,9 @@ pub use self::{
     cache::{CacheError, PodCache},
     record::{ContainerRecord, PodRecord, Records, group},
 };
-use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting, told::Told};
+use self::{
+    events::EventWatch, metrics::PlegMetrics, relist::Relisting, reported_changes::ReportedChange,
+};
 
 /// The generator is unhealthy without a complete list for this long, as upstream.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);
@@ -100,7 +102,7 @@ pub struct Pleg {
     cri: CriClient,
     cache: Arc<PodCache>,
     listing: ArcSwap<Listing>,
-    asked: Mutex<Asked>,
+    requests: Mutex<PlegRequests>,
     wake: Notify,
     /// When the last list was completed, or the generator was started.
     relisted: Mutex<Option<Instant>>,
@@ -113,7 +115,7 @@ pub struct Pleg {
 
 /// Requests by other parts.
 #[derive(Debug, Default)]
-struct Asked {
+struct PlegRequests {
     relist: bool,
     /// Pods, and the time that their status has to be newer than.
     pods: BTreeMap<PodUid, Instant>,
@@ -121,9 +123,9 @@ struct Asked {
 
 /// The content of an event.
 #[derive(Debug)]
-enum Hint {
+enum EventHint {
     /// This container or sandbox of the pod changed.
-    Pod(PodUid, Told),
+    Pod(PodUid, ReportedChange),
     /// Something changed.
     Something,
 }
@@ -135,7 +137,7 @@ impl Pleg {
             cri,
             cache,
             listing: ArcSwap::default(),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             wake: Notify::new(),
             relisted: Mutex::new(None),
             evented: AtomicBool::new(false),
@@ -151,16 +153,16 @@ impl Pleg {
 
     /// Lists the runtime soon, for callers that need to know what is gone.
     pub fn request_relist(&self) {
-        self.asked.lock().relist = true;
+        self.requests.lock().relist = true;
         self.wake.notify_one();
     }
 
     /// Reads one pod now, because it was changed or will be; its status has to be newer than `min`.
     pub fn request(&self, uid: &PodUid, min: Instant) {
-        let mut asked = self.asked.lock();
-        let wanted = asked.pods.entry(uid.clone()).or_insert(min);
+        let mut requests = self.requests.lock();
+        let wanted = requests.pods.entry(uid.clone()).or_insert(min);
         *wanted = min.max(*wanted);
-        drop(asked);
+        drop(requests);
         self.wake.notify_one();
     }
 

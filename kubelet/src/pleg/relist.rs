@@ -16,10 +16,10 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    CacheError, Hint, Listing, Pleg, PodLifecycleEvent, PodRecord, Records,
+    CacheError, EventHint, Listing, Pleg, PodLifecycleEvent, PodRecord, Records,
     reading::{ReadError, Reading, list_pod, read_details},
     record,
-    told::Expectations,
+    reported_changes::Expectations,
 };
 
 /// Between the starts of two lists.
@@ -105,7 +105,7 @@ impl<'a> Relisting<'a> {
         }
     }
 
-    pub(super) async fn run(mut self, mut hints: mpsc::Receiver<Hint>) {
+    pub(super) async fn run(mut self, mut hints: mpsc::Receiver<EventHint>) {
         loop {
             let due = self.due();
             tokio::select! {
@@ -146,9 +146,9 @@ impl<'a> Relisting<'a> {
     }
 
     fn take_requests(&mut self) {
-        let asked = std::mem::take(&mut *self.pleg.asked.lock());
-        self.wanted |= asked.relist;
-        for (uid, min) in asked.pods {
+        let requests = std::mem::take(&mut *self.pleg.requests.lock());
+        self.wanted |= requests.relist;
+        for (uid, min) in requests.pods {
             if self.is_foreign(&uid) {
                 self.wanted |= !self.pleg.cache.is_newer_than(&uid, min);
                 continue;
@@ -163,15 +163,15 @@ impl<'a> Relisting<'a> {
         }
     }
 
-    fn take_hint(&mut self, hint: Hint) {
+    fn take_hint(&mut self, hint: EventHint) {
         match hint {
-            Hint::Something => {
+            EventHint::Something => {
                 self.wanted = true;
                 self.unannounced = None;
                 self.evented_since = self.pleg.is_evented().then(Instant::now);
             }
-            Hint::Pod(uid, told) => {
-                self.expected.add(&uid, told);
+            EventHint::Pod(uid, change) => {
+                self.expected.add(&uid, change);
                 if let Some((pods, _)) = &mut self.unannounced {
                     pods.remove(&uid);
                 }

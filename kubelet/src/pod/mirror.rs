@@ -35,25 +35,25 @@ pub struct MirrorPods {
     /// Provides the node object, which owns the mirror pods.
     objects: Arc<dyn Objects>,
     pods: Arc<PodManager>,
-    wishes: Mutex<Wishes>,
-    wished: Notify,
+    pending: Mutex<PendingChanges>,
+    changed: Notify,
 }
 
 impl fmt::Debug for MirrorPods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MirrorPods")
-            .field("wishes", &*self.wishes.lock())
+            .field("pending", &*self.pending.lock())
             .finish_non_exhaustive()
     }
 }
 
 #[derive(Debug, Default)]
-struct Wishes {
-    /// Each with a number, which changes when the wish is repeated.
-    open: BTreeMap<Name, (u64, Wish)>,
+struct PendingChanges {
+    /// Each with a number, which changes when the change is requested again.
+    open: BTreeMap<Name, (u64, MirrorChange)>,
     count: u64,
     /// Requests to the API server and their time, until a watch event confirms them.
-    asked: BTreeMap<Name, (Wish, Instant)>,
+    requested: BTreeMap<Name, (MirrorChange, Instant)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,22 +72,22 @@ impl Name {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wish {
+enum MirrorChange {
     /// The static pod of this UID needs a mirror pod.
-    Mirrored(PodUid),
+    Create(PodUid),
     /// The mirror pod of this UID is to be deleted.
-    Gone(PodUid),
+    Delete(PodUid),
 }
 
 /// Whether a watch event is to be expected.
-enum Asked {
+enum RequestOutcome {
     /// The API server performed the request.
-    Yes,
+    Sent,
     /// No request was necessary.
-    Nothing,
+    NotNeeded,
 }
 
-/// Why a wish is not fulfilled yet.
+/// Why a change is not made yet.
 #[derive(Debug, thiserror::Error)]
 enum MirrorError {
     #[error("the node {0:?} is not registered, or is being deleted")]
@@ -109,8 +109,8 @@ impl MirrorPods {
             node_name,
             objects,
             pods,
-            wishes: Mutex::default(),
-            wished: Notify::new(),
+            pending: Mutex::default(),
+            changed: Notify::new(),
         }
     }
 
@@ -121,20 +121,20 @@ impl MirrorPods {
         }
         let mirror = self.pods.mirror(&identity::full_name(pod));
         if mirror.is_some_and(|mirror| is_good(&mirror, pod)) {
-            self.wishes.lock().open.remove(&Name::of(pod));
+            self.pending.lock().open.remove(&Name::of(pod));
         } else {
-            self.wish(Name::of(pod), Wish::Mirrored(PodUid::of(pod)));
+            self.request(Name::of(pod), MirrorChange::Create(PodUid::of(pod)));
         }
     }
 
     /// Deletes a mirror pod whose static pod is gone.
     pub fn remove(&self, mirror: &Pod) {
-        self.wish(Name::of(mirror), Wish::Gone(PodUid::of(mirror)));
+        self.request(Name::of(mirror), MirrorChange::Delete(PodUid::of(mirror)));
     }
 
     /// A mirror pod changed: the last request is confirmed.
-    pub fn heard(&self, mirror: &Pod) {
-        self.wishes.lock().asked.remove(&Name::of(mirror));
+    pub fn confirm(&self, mirror: &Pod) {
+        self.pending.lock().requested.remove(&Name::of(mirror));
     }
 
     /// Processes requests until `cancel`.
@@ -142,31 +142,31 @@ impl MirrorPods {
         let _ = cancel.run_until_cancelled(self.work()).await;
     }
 
-    fn wish(&self, name: Name, wish: Wish) {
-        let mut wishes = self.wishes.lock();
-        let asked = wishes.asked.get(&name);
-        if asked.is_some_and(|(asked, at)| *asked == wish && at.elapsed() < ECHO) {
+    fn request(&self, name: Name, change: MirrorChange) {
+        let mut pending = self.pending.lock();
+        let requested = pending.requested.get(&name);
+        if requested.is_some_and(|(requested, at)| *requested == change && at.elapsed() < ECHO) {
             return;
         }
-        wishes.count += 1;
-        let number = wishes.count;
-        wishes.open.insert(name, (number, wish));
-        drop(wishes);
-        self.wished.notify_one();
+        pending.count += 1;
+        let number = pending.count;
+        pending.open.insert(name, (number, change));
+        drop(pending);
+        self.changed.notify_one();
     }
 
     async fn work(&self) {
         let mut delay = RETRY_BASE;
         loop {
-            let open = self.wishes.lock().open.clone();
+            let open = self.pending.lock().open.clone();
             let mut retry = None;
-            for (name, (number, wish)) in open {
-                self.ask_for(&name, &wish);
-                let fulfilled = self.fulfil(&name, &wish).await;
-                if !matches!(fulfilled, Ok(Asked::Yes)) {
-                    self.wishes.lock().asked.remove(&name);
+            for (name, (number, change)) in open {
+                self.note_request(&name, &change);
+                let outcome = self.apply(&name, &change).await;
+                if !matches!(outcome, Ok(RequestOutcome::Sent)) {
+                    self.pending.lock().requested.remove(&name);
                 }
-                match fulfilled {
+                match outcome {
                     Ok(_) => self.forget(&name, number),
                     Err(MirrorError::NoNode(node)) => {
                         debug!(node, "mirror pods wait for their node");
@@ -193,26 +193,30 @@ impl MirrorPods {
                 tokio::time::sleep(retry).await;
             } else {
                 delay = RETRY_BASE;
-                self.wished.notified().await;
+                self.changed.notified().await;
             }
         }
     }
 
-    async fn fulfil(&self, name: &Name, wish: &Wish) -> Result<Asked, MirrorError> {
-        let uid = match wish {
-            Wish::Mirrored(uid) => uid,
-            Wish::Gone(uid) => {
+    async fn apply(
+        &self,
+        name: &Name,
+        change: &MirrorChange,
+    ) -> Result<RequestOutcome, MirrorError> {
+        let uid = match change {
+            MirrorChange::Create(uid) => uid,
+            MirrorChange::Delete(uid) => {
                 self.delete(name, uid).await?;
-                return Ok(Asked::Yes);
+                return Ok(RequestOutcome::Sent);
             }
         };
         // It may have been removed meanwhile.
         let Some(pod) = self.pods.get(uid) else {
-            return Ok(Asked::Nothing);
+            return Ok(RequestOutcome::NotNeeded);
         };
         let mirror = self.pods.mirror(&identity::full_name(&pod));
         if mirror.as_ref().is_some_and(|mirror| is_good(mirror, &pod)) {
-            return Ok(Asked::Nothing);
+            return Ok(RequestOutcome::NotNeeded);
         }
         let node = self.objects.node().await.ok().flatten();
         let node = node.filter(|node| node.metadata.deletion_timestamp.is_none());
@@ -231,11 +235,11 @@ impl MirrorPods {
                     pod = identity::full_name(&pod), pod_uid = %uid,
                     mirror_uid = created.metadata.uid, "created the mirror pod"
                 );
-                Ok(Asked::Yes)
+                Ok(RequestOutcome::Sent)
             }
             // The watch has yet to report the existing pod. If it is not a valid mirror pod, the
             // static pod's next sync detects that.
-            Err(error) if error.is_already_exists() => Ok(Asked::Yes),
+            Err(error) if error.is_already_exists() => Ok(RequestOutcome::Sent),
             Err(error) => Err(error.into()),
         }
     }
@@ -277,19 +281,19 @@ impl MirrorPods {
         }
     }
 
-    fn ask_for(&self, name: &Name, wish: &Wish) {
-        let mut wishes = self.wishes.lock();
-        wishes.asked.retain(|_, (_, at)| at.elapsed() < ECHO);
-        let asked = (wish.clone(), Instant::now());
-        wishes.asked.insert(name.clone(), asked);
+    fn note_request(&self, name: &Name, change: &MirrorChange) {
+        let mut pending = self.pending.lock();
+        pending.requested.retain(|_, (_, at)| at.elapsed() < ECHO);
+        let requested = (change.clone(), Instant::now());
+        pending.requested.insert(name.clone(), requested);
     }
 
-    /// Removes a wish, unless another one replaced it.
+    /// Removes a change, unless another one replaced it.
     fn forget(&self, name: &Name, number: u64) {
-        let mut wishes = self.wishes.lock();
-        let open = wishes.open.get(name);
+        let mut pending = self.pending.lock();
+        let open = pending.open.get(name);
         if open.is_some_and(|(now, _)| *now == number) {
-            wishes.open.remove(name);
+            pending.open.remove(name);
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Mailbox {
 }
 
 /// A snapshot of the requests.
-pub(super) struct Asked {
+pub(super) struct RequestSnapshot {
     pub(super) pod: Option<Arc<Pod>>,
     pub(super) revision: u64,
     pub(super) kill: Option<Kill>,
@@ -49,8 +49,8 @@ pub(super) struct Asked {
 
 impl Mailbox {
     /// A consistent snapshot of the requests.
-    pub(super) fn asked(&self) -> Asked {
-        Asked {
+    pub(super) fn snapshot(&self) -> RequestSnapshot {
+        RequestSnapshot {
             pod: self.pod.clone(),
             revision: self.revision,
             kill: self.kill.clone(),

@@ -32,7 +32,7 @@ pub type WorkerError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The pod of a worker.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct WorkerPod {
     /// Its UID.
     pub uid: PodUid,
     /// Its full name, for log messages.
@@ -41,7 +41,7 @@ pub struct Subject {
     pub pod: Option<Arc<Pod>>,
 }
 
-impl Subject {
+impl WorkerPod {
     fn of(pod: &Arc<Pod>) -> Self {
         Self {
             uid: PodUid::of(pod),
@@ -85,7 +85,7 @@ pub trait PodSyncer: Send + Sync + 'static {
     /// Kills all containers of a pod, as `kill` specifies; `None` if the pod ended by itself.
     fn terminate_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         status: Arc<PodStatus>,
         kill: Option<Kill>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
@@ -93,7 +93,7 @@ pub trait PodSyncer: Send + Sync + 'static {
     /// Reports the end of a pod whose containers have all ended, and releases its resources.
     fn settle_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         status: Arc<PodStatus>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 
@@ -101,7 +101,7 @@ pub trait PodSyncer: Send + Sync + 'static {
     /// which restart counts continue.
     fn remove_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         status: Arc<PodStatus>,
         comes_back: bool,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
@@ -167,7 +167,7 @@ impl<S: PodSyncer> PodWorkers<S> {
         }
         let mut mailbox = Mailbox::default();
         mailbox.update(pod);
-        workers.insert(uid, self.spawn(Subject::of(pod), mailbox, reborn));
+        workers.insert(uid, self.spawn(WorkerPod::of(pod), mailbox, reborn));
     }
 
     /// Syncs the pod. Does nothing for a pod without a worker.
@@ -195,7 +195,7 @@ impl<S: PodSyncer> PodWorkers<S> {
         let mut mailbox = Mailbox::default();
         mailbox.update(pod);
         mailbox.kill(kill);
-        workers.insert(uid, self.spawn(Subject::of(pod), mailbox, None));
+        workers.insert(uid, self.spawn(WorkerPod::of(pod), mailbox, None));
     }
 
     /// Kills and removes a pod in the runtime that has no source.
@@ -210,7 +210,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             deleted: true,
             verdict: None,
         });
-        let subject = Subject {
+        let subject = WorkerPod {
             uid: uid.clone(),
             full_name,
             pod: None,
@@ -289,7 +289,7 @@ impl<S: PodSyncer> PodWorkers<S> {
 
     fn spawn(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         mailbox: Mailbox,
         reborn: Option<Instant>,
     ) -> watch::Sender<Mailbox> {

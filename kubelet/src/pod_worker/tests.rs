@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
+use super::{Kill, PodSyncer, PodWorkers, SyncOutcome, WorkerError, WorkerPod};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -94,7 +94,7 @@ impl PodSyncer for Scripted {
 
     async fn terminate_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         _: Arc<PodStatus>,
         kill: Option<Kill>,
     ) -> Result<(), WorkerError> {
@@ -105,14 +105,14 @@ impl PodSyncer for Scripted {
         Ok(())
     }
 
-    async fn settle_pod(&self, subject: Subject, _: Arc<PodStatus>) -> Result<(), WorkerError> {
+    async fn settle_pod(&self, subject: WorkerPod, _: Arc<PodStatus>) -> Result<(), WorkerError> {
         self.note("settle", &subject.uid);
         Ok(())
     }
 
     async fn remove_pod(
         &self,
-        subject: Subject,
+        subject: WorkerPod,
         _: Arc<PodStatus>,
         _: bool,
     ) -> Result<(), WorkerError> {

@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use super::{
-    PodSyncer, Subject, SyncOutcome, WorkerError,
-    mailbox::{Asked, Mailbox},
+    PodSyncer, SyncOutcome, WorkerError, WorkerPod,
+    mailbox::{Mailbox, RequestSnapshot},
     metrics::WorkerMetrics,
     static_names::StaticNames,
 };
@@ -29,7 +29,7 @@ const FILE_WORK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Takes one pod through its lifecycle: sync, terminating, terminated, removed.
 pub(super) struct Worker<S> {
-    pub(super) subject: Subject,
+    pub(super) subject: WorkerPod,
     pub(super) syncer: Arc<S>,
     pub(super) names: Arc<StaticNames>,
     pub(super) mailbox: watch::Sender<Mailbox>,
@@ -93,17 +93,17 @@ impl<S: PodSyncer> Worker<S> {
             }
             self.seen = Instant::now();
             self.reborn = Some(self.seen);
-            let pod = self.asked().pod;
+            let pod = self.take_snapshot().pod;
             self.metrics.restarted(pod.as_deref());
             info!(pod = full_name, pod_uid = %self.subject.uid, "pod came back: starting again");
         }
     }
 
     /// A snapshot of the requests. A later request has another revision, so it is not missed.
-    fn asked(&mut self) -> Asked {
-        let asked = self.mailbox.borrow().asked();
-        self.subject.pod.clone_from(&asked.pod);
-        asked
+    fn take_snapshot(&mut self) -> RequestSnapshot {
+        let snapshot = self.mailbox.borrow().snapshot();
+        self.subject.pod.clone_from(&snapshot.pod);
+        snapshot
     }
 
     async fn wait_until(&self, ready: impl FnMut(&Mailbox) -> bool) {
@@ -117,7 +117,7 @@ impl<S: PodSyncer> Worker<S> {
     }
 
     async fn acquire_name(&mut self) -> Woken {
-        let Some(pod) = self.asked().pod else {
+        let Some(pod) = self.take_snapshot().pod else {
             return Woken::Killed;
         };
         if !identity::is_static(&pod) {
@@ -137,9 +137,9 @@ impl<S: PodSyncer> Worker<S> {
         let mut last: Option<Arc<Pod>> = None;
         let mut retry = Retry::new();
         loop {
-            let asked = self.asked();
+            let snapshot = self.take_snapshot();
             // Do not start a sync that a kill would abort at once.
-            let (Some(pod), None) = (asked.pod, asked.kill) else {
+            let (Some(pod), None) = (snapshot.pod, snapshot.kill) else {
                 return;
             };
             let operation = match &last {
@@ -191,7 +191,7 @@ impl<S: PodSyncer> Worker<S> {
                     retry.next()
                 }
             };
-            let news = self.wait_until(|mailbox| mailbox.revision != asked.revision);
+            let news = self.wait_until(|mailbox| mailbox.revision != snapshot.revision);
             tokio::select! {
                 biased;
                 () = self.killed() => return,
@@ -222,7 +222,7 @@ impl<S: PodSyncer> Worker<S> {
         // An aborted sync may have started something.
         let mut newer_than = Instant::now();
         loop {
-            let Asked { kill, grace, .. } = self.asked();
+            let RequestSnapshot { kill, grace, .. } = self.take_snapshot();
             let begun = Instant::now();
             let terminate = {
                 let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());

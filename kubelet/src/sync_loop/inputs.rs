@@ -15,7 +15,7 @@ const KINDS: usize = 3;
 
 /// One input.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum SyncLoopInput {
     /// Pods changed at their source.
     Update(PodUpdate),
     /// The result of a probe of the pod changed.
@@ -27,7 +27,7 @@ pub(crate) enum News {
 /// Receives the inputs. The kinds take turns, so that a flood of updates starves neither probes nor
 /// events.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct SyncLoopInputs {
     updates: mpsc::Receiver<PodUpdate>,
     probes: mpsc::Receiver<PodUid>,
     events: mpsc::Receiver<PodLifecycleEvent>,
@@ -35,7 +35,7 @@ pub(crate) struct Inbox {
     turn: usize,
 }
 
-impl Inbox {
+impl SyncLoopInputs {
     pub(crate) const fn new(
         updates: mpsc::Receiver<PodUpdate>,
         probes: mpsc::Receiver<PodUid>,
@@ -50,13 +50,13 @@ impl Inbox {
     }
 
     /// The next input. Never returns once every channel is closed.
-    pub(super) async fn next(&mut self) -> News {
+    pub(super) async fn next(&mut self) -> SyncLoopInput {
         poll_fn(|context| {
             for after in 0..KINDS {
                 let kind = (self.turn + after) % KINDS;
-                if let Poll::Ready(Some(news)) = self.poll_kind(kind, context) {
+                if let Poll::Ready(Some(input)) = self.poll_kind(kind, context) {
                     self.turn = (kind + 1) % KINDS;
-                    return Poll::Ready(news);
+                    return Poll::Ready(input);
                 }
             }
             Poll::Pending
@@ -72,20 +72,20 @@ impl Inbox {
         }
     }
 
-    fn poll_kind(&mut self, kind: usize, context: &mut Context<'_>) -> Poll<Option<News>> {
+    fn poll_kind(&mut self, kind: usize, context: &mut Context<'_>) -> Poll<Option<SyncLoopInput>> {
         match kind {
             0 => self
                 .updates
                 .poll_recv(context)
-                .map(|update| update.map(News::Update)),
+                .map(|update| update.map(SyncLoopInput::Update)),
             1 => self
                 .probes
                 .poll_recv(context)
-                .map(|uid| uid.map(News::Probe)),
+                .map(|uid| uid.map(SyncLoopInput::Probe)),
             _ => self
                 .events
                 .poll_recv(context)
-                .map(|event| event.map(News::Event)),
+                .map(|event| event.map(SyncLoopInput::Event)),
         }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         let (updates_in, updates) = mpsc::channel(100);
         let (probes_in, probes) = mpsc::channel(100);
         let (events_in, events) = mpsc::channel(100);
-        let mut inbox = Inbox::new(updates, probes, events);
+        let mut inputs = SyncLoopInputs::new(updates, probes, events);
         for _ in 0..100 {
             let update = PodUpdate {
                 pods: Vec::new(),
@@ -117,10 +117,10 @@ mod tests {
         events_in.try_send(event).unwrap();
         let mut kinds = Vec::new();
         for _ in 0..6 {
-            kinds.push(match inbox.next().await {
-                News::Update(_) => "update",
-                News::Probe(_) => "probe",
-                News::Event(_) => "event",
+            kinds.push(match inputs.next().await {
+                SyncLoopInput::Update(_) => "update",
+                SyncLoopInput::Probe(_) => "probe",
+                SyncLoopInput::Event(_) => "event",
             });
         }
         assert_eq!(
@@ -131,7 +131,7 @@ mod tests {
         drop(updates_in);
         drop(probes_in);
         let mut left = 0;
-        while tokio::time::timeout(std::time::Duration::ZERO, inbox.next())
+        while tokio::time::timeout(std::time::Duration::ZERO, inputs.next())
             .await
             .is_ok()
         {

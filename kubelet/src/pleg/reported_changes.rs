@@ -14,7 +14,7 @@ const READINGS: u32 = 10;
 
 /// The change of a container or sandbox that an event reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ReportedChange {
     /// Its ID in the runtime.
     pub(super) id: String,
     /// What happened to it.
@@ -27,15 +27,15 @@ pub(super) struct Expectations(BTreeMap<PodUid, Expected>);
 
 #[derive(Debug, Default)]
 struct Expected {
-    told: BTreeMap<String, ContainerEventType>,
+    reported: BTreeMap<String, ContainerEventType>,
     readings: u32,
 }
 
 impl Expectations {
     /// Adds a reported change, which replaces an earlier one of the same container or sandbox.
-    pub(super) fn add(&mut self, uid: &PodUid, told: Told) {
+    pub(super) fn add(&mut self, uid: &PodUid, reported: ReportedChange) {
         let expected = self.0.entry(uid.clone()).or_default();
-        expected.told.insert(told.id, told.kind);
+        expected.reported.insert(reported.id, reported.kind);
         expected.readings = 0;
     }
 
@@ -50,9 +50,11 @@ impl Expectations {
         let Some(expected) = self.0.get_mut(uid) else {
             return false;
         };
-        expected.told.retain(|id, kind| !shows(record, id, *kind));
+        expected
+            .reported
+            .retain(|id, kind| !shows(record, id, *kind));
         expected.readings += 1;
-        let is_missed = !expected.told.is_empty() && expected.readings < READINGS;
+        let is_missed = !expected.reported.is_empty() && expected.readings < READINGS;
         if !is_missed {
             self.0.remove(uid);
         }
@@ -108,16 +110,16 @@ mod tests {
             (Kind::ContainerStoppedEvent, &running, &none),
             (Kind::ContainerDeletedEvent, &exited, &none),
         ] {
-            let told = Told {
+            let reported = ReportedChange {
                 id: "c".to_owned(),
                 kind,
             };
-            expected.add(&uid, told.clone());
+            expected.add(&uid, reported.clone());
             assert!(expected.are_missed_by(&uid, missing), "{kind:?}");
             assert!(!expected.are_missed_by(&uid, shown), "{kind:?}");
             assert!(!expected.are_missed_by(&uid, missing), "{kind:?}");
 
-            expected.add(&uid, told);
+            expected.add(&uid, reported);
             let missed = (0..100).take_while(|_| expected.are_missed_by(&uid, missing));
             assert_eq!(missed.count(), READINGS as usize - 1);
         }
