@@ -32,6 +32,7 @@ use crate::{
         lease::LeaseKeeper,
         options::NodeOptions,
         reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
+        status_source::NodeStatusSource,
         watch::NodeWatch,
     },
     sources::apiserver::ApiSource,

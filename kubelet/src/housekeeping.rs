@@ -11,7 +11,7 @@ use kubelet_volume::VolumeManager;
 use tracing::info;
 
 pub(crate) use self::directories::Directories;
-use self::directories::Look;
+use self::directories::ScanInput;
 use crate::{
     pleg::Pleg,
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
@@ -57,7 +57,7 @@ impl Housekeeping {
         let node = Arc::clone(&self.node);
         let (pods, pleg) = (Arc::clone(&self.pods), Arc::clone(&self.pleg));
         let workers = Arc::clone(&self.workers);
-        let look = Look {
+        let input = ScanInput {
             // Evaluated again for each directory: a pod is known before it has one.
             keep: move |uid: &PodUid| {
                 pods.get(uid).is_some()
@@ -69,7 +69,7 @@ impl Housekeeping {
             listing: Arc::clone(&listing),
             removals: self.removals.clone(),
         };
-        self.directories.look_now_and_then(look);
+        self.directories.scan_if_due(input);
     }
 
     /// A mirror pod stays until its static pod has ended.

@@ -25,7 +25,7 @@ use crate::{
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection, removals::Removals},
     pod_worker::{Kill, PodSyncer, SyncOutcome, WorkerError, WorkerPod},
-    status::{Facts, StatusManager, Verdict},
+    status::{StatusInputs, StatusManager, Verdict},
 };
 
 /// The shortest grace period of a pod, as upstream.
@@ -88,7 +88,7 @@ impl Syncer {
         let before = self.statuses.get(&PodUid::of(pod));
         let phase = self.statuses.update(
             pod,
-            Facts {
+            StatusInputs {
                 status,
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
@@ -366,7 +366,7 @@ impl PodSyncer for Syncer {
         if let Some(pod) = &subject.pod {
             self.statuses.update(
                 pod,
-                Facts {
+                StatusInputs {
                     status: &status,
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),

@@ -27,7 +27,7 @@ pub(crate) use self::{inputs::SyncLoopInputs, monitor::LoopMonitor};
 use crate::{
     active_pods::active_pods,
     housekeeping::Housekeeping,
-    lifecycle::{Admission, Admitted, NodeSource, preemption},
+    lifecycle::{Admission, AdmissionOutcome, NodeSource, preemption},
     node::shutdown::NodeShutdown,
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
     pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection},
@@ -264,21 +264,21 @@ impl SyncLoop<'_> {
                     .is_some_and(|status| Phase::parse(status.phase.as_deref()).is_terminal());
             // A pod that terminates or has ended needs no resources.
             let admitted = if pod.metadata.deletion_timestamp.is_some() || done {
-                Ok(Admitted::Now)
+                Ok(AdmissionOutcome::Now)
             } else {
                 let granted = self.runtime.granted(&pod);
                 let node = self.node.facts();
                 self.admission.admit(&granted, &node, &others)
             };
             match admitted {
-                Ok(Admitted::Now) => {
+                Ok(AdmissionOutcome::Now) => {
                     info!(pod = full_name, pod_uid = %uid, "pod added");
                     if !done {
                         self.runtime.place(&pod);
                     }
                     self.workers.update(&pod);
                 }
-                Ok(Admitted::Instead(_)) if operation == PodOperation::Restore => {
+                Ok(AdmissionOutcome::AfterPreemption(_)) if operation == PodOperation::Restore => {
                     warn!(
                         pod = full_name, pod_uid = %uid,
                         "pod waits for the API server: others would have to end for it"
@@ -293,7 +293,7 @@ impl SyncLoop<'_> {
                     );
                     self.undecided.insert(uid);
                 }
-                Ok(Admitted::Instead(victims)) => {
+                Ok(AdmissionOutcome::AfterPreemption(victims)) => {
                     self.runtime.place(&pod);
                     self.preempt(&pod, &victims);
                 }

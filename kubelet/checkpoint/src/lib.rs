@@ -415,7 +415,7 @@ fn read_pod(store: &Store, entry: &Entry) -> Result<Pod, StoreError> {
     let pod: Option<Pod> = store.read_object(entry)?;
     let pod = pod.filter(|pod| {
         let is_it = Entry::of_pod(pod).as_ref() == Some(entry);
-        is_it && PodUid::told(PodUid::of(pod).as_str()).is_some()
+        is_it && PodUid::parse(PodUid::of(pod).as_str()).is_some()
     });
     let mut pod = pod.ok_or_else(|| StoreError::Corrupt {
         path: entry.path(store.dir()),

@@ -301,8 +301,8 @@ impl CheckpointState {
 fn with_progress(pod: &Pod, known: &PodStatus) -> Option<Arc<Pod>> {
     let none = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&none);
-    known_status::is_news(status, known).then(|| {
-        let status = known_status::with_known(status.clone(), known);
+    known_status::lacks_progress(status, known).then(|| {
+        let status = known_status::with_progress_of(status.clone(), known);
         Arc::new(Pod {
             status: Some(status),
             ..pod.clone()

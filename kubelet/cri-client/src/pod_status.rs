@@ -316,7 +316,7 @@ impl From<v1::PodSandboxStatus> for SandboxStatus {
 pub fn uid_of(labels: &BTreeMap<String, String>) -> Option<PodUid> {
     labels
         .get(labels::POD_UID)
-        .and_then(|uid| PodUid::told(uid))
+        .and_then(|uid| PodUid::parse(uid))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl PodUid {
 
     /// A UID that the runtime reports; `None` if it is not a valid directory name. A pod's files
     /// are removed by its UID, so a UID must always be one.
-    pub fn told(uid: &str) -> Option<Self> {
+    pub fn parse(uid: &str) -> Option<Self> {
         let is_name = !uid.is_empty() && names::path_segment(uid).is_ok();
         is_name.then(|| Self::from(uid))
     }

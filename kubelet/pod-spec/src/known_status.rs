@@ -39,7 +39,7 @@ fn was_started(container: &ContainerStatus) -> bool {
 }
 
 /// Whether `known` has information of this kind that `status` lacks.
-pub fn is_news(status: &PodStatus, known: &PodStatus) -> bool {
+pub fn lacks_progress(status: &PodStatus, known: &PodStatus) -> bool {
     if is_end(status) {
         return false;
     }
@@ -49,7 +49,7 @@ pub fn is_news(status: &PodStatus, known: &PodStatus) -> bool {
 
 /// The status, completed with the parts that it lacks and `known` has: the end of the pod, and
 /// started containers.
-pub fn with_known(mut status: PodStatus, known: &PodStatus) -> PodStatus {
+pub fn with_progress_of(mut status: PodStatus, known: &PodStatus) -> PodStatus {
     if is_end(&status) {
         return status;
     }

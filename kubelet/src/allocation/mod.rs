@@ -19,7 +19,7 @@ use tracing::info;
 
 use self::order::Place;
 use crate::{
-    lifecycle::{Admission, Admitted, NodeSource, preemption},
+    lifecycle::{Admission, AdmissionOutcome, NodeSource, preemption},
     pod::manager::PodManager,
     pod_worker::{PodSyncer, PodWorkers},
 };
@@ -162,11 +162,11 @@ impl<S: PodSyncer> Allocator<'_, S> {
             self.admission.admit_resize(pod, &placed, &node, &others)
         });
         Some(match admitted {
-            Ok(Admitted::Now) => {
+            Ok(AdmissionOutcome::Now) => {
                 self.runtime.reserve(pod);
                 Outcome::Reserved
             }
-            Ok(Admitted::Instead(victims)) => Outcome::Preempting(victims),
+            Ok(AdmissionOutcome::AfterPreemption(victims)) => Outcome::Preempting(victims),
             Err(refusal) => Outcome::Refused(refusal),
         })
     }

@@ -1,5 +1,5 @@
-//! Delays a node shutdown until the pods have ended: [`keeper`] holds the inhibitor lock, [`ender`]
-//! ends the pods in the order of their priorities.
+//! Delays a node shutdown until the pods have ended: [`inhibitor_lock`] holds the lock,
+//! [`pod_killer`] ends the pods in the order of their priorities.
 
-pub(crate) mod ender;
-pub(crate) mod keeper;
+pub(crate) mod inhibitor_lock;
+pub(crate) mod pod_killer;

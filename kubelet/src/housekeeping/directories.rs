@@ -25,13 +25,13 @@ const PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Directories {
     /// When the last scan began.
-    looked: Option<Instant>,
-    cleaning: Cleaning,
+    scanned: Option<Instant>,
+    cleaning: CleanupTasks,
 }
 
 /// The input of one scan.
 #[derive(Clone)]
-pub(super) struct Look<K> {
+pub(super) struct ScanInput<K> {
     pub(super) node: Arc<LocalNode>,
     pub(super) volumes: Arc<VolumeManager>,
     pub(super) listing: Arc<Listing>,
@@ -45,18 +45,18 @@ pub(super) struct Look<K> {
 impl Directories {
     /// Scans for directories to remove, unless the last scan was recent. Each directory is removed
     /// in its own task, so that one that hangs does not delay the others.
-    pub(super) fn look_now_and_then<K>(&mut self, look: Look<K>)
+    pub(super) fn scan_if_due<K>(&mut self, input: ScanInput<K>)
     where
         K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
     {
-        match self.looked {
+        match self.scanned {
             Some(at) if at.elapsed() < PERIOD => return,
             // Every pod with volumes has had the time to declare them.
-            Some(_) => look.volumes.settle(),
+            Some(_) => input.volumes.settle(),
             None => {}
         }
-        self.looked = Some(Instant::now());
-        let (pods, logs) = (look.clone(), look);
+        self.scanned = Some(Instant::now());
+        let (pods, logs) = (input.clone(), input);
         let pods_dir = directory::pods_dir(&pods.node.root_dir);
         let removals = self.cleaning.clone();
         self.cleaning
@@ -68,15 +68,15 @@ impl Directories {
 
 /// The directories that are being cleaned or removed, each by one task.
 #[derive(Clone, Debug, Default)]
-struct Cleaning(Arc<Mutex<BTreeSet<PathBuf>>>);
+struct CleanupTasks(Arc<Mutex<BTreeSet<PathBuf>>>);
 
-impl Cleaning {
+impl CleanupTasks {
     /// Starts the task, unless the last one of the directory is still running.
     fn begin(&self, dir: &Path, work: impl Future<Output = ()> + Send + 'static) {
         if !self.0.lock().insert(dir.to_owned()) {
             return;
         }
-        let one = CleaningOne {
+        let one = CleanupGuard {
             all: self.clone(),
             dir: dir.to_owned(),
         };
@@ -88,33 +88,33 @@ impl Cleaning {
 }
 
 /// Removes the entry when its task ends for any reason.
-struct CleaningOne {
-    all: Cleaning,
+struct CleanupGuard {
+    all: CleanupTasks,
     dir: PathBuf,
 }
 
-impl Drop for CleaningOne {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         self.all.0.lock().remove(&self.dir);
     }
 }
 
 /// Starts to release the volumes of pods that are not kept, and to remove their directories.
-async fn remove_pod_dirs<K>(look: Look<K>, removals: Cleaning)
+async fn remove_pod_dirs<K>(input: ScanInput<K>, removals: CleanupTasks)
 where
     K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
 {
-    let dir = directory::pods_dir(&look.node.root_dir);
+    let dir = directory::pods_dir(&input.node.root_dir);
     let found = repeatable::blocking(move || children(&dir)).await;
     for (name, path) in unless_panicked(found).unwrap_or_default() {
         let uid = PodUid::from(name.as_str());
-        if (look.keep)(&uid) {
+        if (input.keep)(&uid) {
             continue;
         }
         let dir = path.clone();
-        let look = look.clone();
+        let input = input.clone();
         removals.begin(&path, async move {
-            match remove_pod_dir(&look, &uid, dir.clone()).await {
+            match remove_pod_dir(&input, &uid, dir.clone()).await {
                 Ok(false) => {}
                 removed => report(&dir, removed.map(drop)),
             }
@@ -124,21 +124,21 @@ where
 
 /// Removes the directory of a pod, unless the pod is back once its volumes are released.
 async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
-    look: &Look<K>,
+    input: &ScanInput<K>,
     uid: &PodUid,
     dir: PathBuf,
 ) -> Result<bool, WorkerError> {
-    look.volumes.find_volumes(uid).await?;
+    input.volumes.find_volumes(uid).await?;
     {
-        let _removal = look.removals.begin(uid);
-        if (look.keep)(uid) {
+        let _removal = input.removals.begin(uid);
+        if (input.keep)(uid) {
             return Ok(false);
         }
-        look.volumes.release(uid);
+        input.volumes.release(uid);
     }
-    let given_back = look.volumes.wait_until_given_back(uid).await;
-    let removal = look.removals.begin(uid);
-    if (look.keep)(uid) {
+    let given_back = input.volumes.wait_until_given_back(uid).await;
+    let removal = input.removals.begin(uid);
+    if (input.keep)(uid) {
         return Ok(false);
     }
     given_back?;
@@ -151,20 +151,20 @@ async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
 }
 
 /// Removes the log directories of pods that are not kept, and dead links to logs.
-async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
+async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(input: ScanInput<K>) {
     let cleaned = repeatable::blocking(move || {
-        for (name, path) in children(&look.node.pod_logs_dir) {
+        for (name, path) in children(&input.node.pod_logs_dir) {
             let Some(uid) = directory::uid_of_log_dir(&name) else {
                 continue;
             };
-            let _removal = look.removals.begin(&uid);
-            if !(look.keep)(&uid) {
+            let _removal = input.removals.begin(&uid);
+            if !(input.keep)(&uid) {
                 let removed = tree_walk::remove_all(&path);
                 report(&path, removed.map_err(Into::into));
             }
         }
-        if let Some(dir) = &look.node.container_logs_dir {
-            links::remove_dead(dir, |id| may_run(&look.listing, id));
+        if let Some(dir) = &input.node.container_logs_dir {
+            links::remove_dead(dir, |id| may_run(&input.listing, id));
         }
     });
     unless_panicked(cleaned.await);
@@ -181,8 +181,8 @@ fn may_run(listing: &Listing, id: &str) -> bool {
         .any(|container| container.id.starts_with(id))
 }
 
-fn unless_panicked<T>(looked: Result<T, tokio::task::JoinError>) -> Option<T> {
-    looked
+fn unless_panicked<T>(scanned: Result<T, tokio::task::JoinError>) -> Option<T> {
+    scanned
         .inspect_err(|error| error!(%error, "the look at the directories panicked"))
         .ok()
 }

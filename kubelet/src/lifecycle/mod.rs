@@ -29,11 +29,11 @@ const OS: &str = "linux";
 
 /// How a pod is admitted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Admitted {
+pub enum AdmissionOutcome {
     /// It can start at once.
     Now,
     /// It can start once these pods have been preempted.
-    Instead(Vec<Arc<Pod>>),
+    AfterPreemption(Vec<Arc<Pod>>),
 }
 
 /// Decides on the admission of pods.
@@ -66,7 +66,7 @@ impl Admission {
         pod: &Pod,
         node: &NodeFacts,
         others: &[Arc<Pod>],
-    ) -> Result<Admitted, Rejection> {
+    ) -> Result<AdmissionOutcome, Rejection> {
         let shortages = fit::shortages(pod, others, node);
         let admitted = self.decide(pod, node, others, &shortages);
         match &admitted {
@@ -76,8 +76,10 @@ impl Admission {
         admitted
     }
 
-    fn count_preempted(&self, admitted: &Admitted, shortages: &[Shortage]) {
-        if let (Admitted::Instead(victims), Some(shortage)) = (admitted, shortages.first()) {
+    fn count_preempted(&self, admitted: &AdmissionOutcome, shortages: &[Shortage]) {
+        if let (AdmissionOutcome::AfterPreemption(victims), Some(shortage)) =
+            (admitted, shortages.first())
+        {
             self.metrics
                 .preempted(shortage.resource.clone(), victims.len());
         }
@@ -90,7 +92,7 @@ impl Admission {
         node: &NodeFacts,
         others: &[Arc<Pod>],
         shortages: &[Shortage],
-    ) -> Result<Admitted, Rejection> {
+    ) -> Result<AdmissionOutcome, Rejection> {
         // Other pods are held back instead, as their controller would replace a failed one at once:
         // see `hold_back`.
         let is_static = identity::is_static(pod);
@@ -98,7 +100,7 @@ impl Admission {
             check_supported(pod, Some(node))?;
         }
         let Some(spec) = &pod.spec else {
-            return Ok(Admitted::Now);
+            return Ok(AdmissionOutcome::Now);
         };
         self.check_sysctls(spec)?;
         check_os(pod, spec)?;
@@ -214,7 +216,7 @@ fn check_node(
     node: &NodeFacts,
     others: &[Arc<Pod>],
     shortages: &[Shortage],
-) -> Result<Admitted, Rejection> {
+) -> Result<AdmissionOutcome, Rejection> {
     let is_critical = priority::is_critical(pod);
     if let Some(shortage) = shortages.first().filter(|_| !is_critical) {
         return Err(Rejection::new(shortage.reason(), shortage.to_string()));
@@ -237,10 +239,10 @@ fn check_node(
         return Err(Rejection::predicate("TaintToleration", what));
     }
     if shortages.is_empty() {
-        return Ok(Admitted::Now);
+        return Ok(AdmissionOutcome::Now);
     }
     preemption::victims(pod, others, shortages)
-        .map(Admitted::Instead)
+        .map(AdmissionOutcome::AfterPreemption)
         .map_err(|why| {
             let what = "Unexpected error while attempting to recover from admission failure";
             Rejection::new("UnexpectedAdmissionError", format!("{what}: {why}"))
@@ -273,7 +275,7 @@ mod tests {
         )
     }
 
-    fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<Admitted, Rejection> {
+    fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<AdmissionOutcome, Rejection> {
         let node = json!({
             "metadata": {"name": "node", "labels": {"kubernetes.io/os": "linux"}},
             "spec": {"taints": [{"key": "k", "effect": "NoExecute"}]},
@@ -372,7 +374,7 @@ mod tests {
                 )])),
                 ..NodeFacts::default()
             };
-            assert_eq!(admission.admit(&pod, &node, &[]), Ok(Admitted::Now));
+            assert_eq!(admission.admit(&pod, &node, &[]), Ok(AdmissionOutcome::Now));
             let held = admission.hold_back(&pod, true, &node).unwrap_err();
             assert_eq!(held.reason, reason);
             // A running pod already has its profile.
@@ -414,7 +416,7 @@ mod tests {
             let others = [Arc::new(pod.clone())];
             assert_eq!(admission.hold_back(&pod, true, &node("2")), Ok(()));
             let alone = admission.admit(&pod, &node("2"), &[]);
-            assert_eq!(alone, Ok(Admitted::Now));
+            assert_eq!(alone, Ok(AdmissionOutcome::Now));
             let rejection = admission.admit(&pod, &node("3"), &others).unwrap_err();
             // A static pod is critical, but there is none to preempt.
             let reason = match is_static {
@@ -439,7 +441,7 @@ mod tests {
         let others = [pod("a", 0, json!({"requests": {"cpu": "1"}}))];
         assert_eq!(
             admit(&critical, &others),
-            Ok(Admitted::Instead(others.to_vec()))
+            Ok(AdmissionOutcome::AfterPreemption(others.to_vec()))
         );
         let others = [pod("a", 2_000_000_001, json!({"requests": {"cpu": "1"}}))];
         let rejection = admit(&critical, &others).unwrap_err();

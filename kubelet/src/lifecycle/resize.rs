@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::resources::{self, Amounts};
 use kubelet_runtime::resize::ResizeRefusal;
 
-use super::{Admission, Admitted, NodeFacts, fit};
+use super::{Admission, AdmissionOutcome, NodeFacts, fit};
 
 impl Admission {
     /// Checks whether the pod, which runs with the resources of `granted`, can have those of `pod`
@@ -21,7 +21,7 @@ impl Admission {
         granted: &Pod,
         node: &NodeFacts,
         others: &[Arc<Pod>],
-    ) -> Result<Admitted, ResizeRefusal> {
+    ) -> Result<AdmissionOutcome, ResizeRefusal> {
         let (wanted, had) = (requests(pod), requests(granted));
         let grows = |name: &str| wanted.get(name) > had.get(name);
         check_capacity(&wanted, node, grows)?;
@@ -78,7 +78,11 @@ mod tests {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
-    fn admit(had: &Value, wanted: &Value, others: &[Arc<Pod>]) -> Result<Admitted, ResizeRefusal> {
+    fn admit(
+        had: &Value,
+        wanted: &Value,
+        others: &[Arc<Pod>],
+    ) -> Result<AdmissionOutcome, ResizeRefusal> {
         let node = json!({"status": {
             "allocatable": {"cpu": "2", "memory": "1000", "pods": "1"}
         }});
@@ -96,7 +100,7 @@ mod tests {
         let others = [pod(&json!({"cpu": "1500m", "memory": "1001"}))];
         let had = json!({"cpu": "300m", "memory": "100"});
         let admit = |wanted| admit(&had, &wanted, &others);
-        let now = Ok(Admitted::Now);
+        let now = Ok(AdmissionOutcome::Now);
         assert_eq!(admit(json!({"cpu": "500m", "memory": "100"})), now);
         assert_eq!(admit(json!({"cpu": "300m", "memory": "99"})), now);
         assert_eq!(admit(json!({})), now);
@@ -133,6 +137,6 @@ mod tests {
         }
         // Shrinking is allowed even above the capacity.
         let less = admit(&json!({"cpu": "4"}), &json!({"cpu": "3"}), &[]);
-        assert_eq!(less, Ok(Admitted::Now));
+        assert_eq!(less, Ok(AdmissionOutcome::Now));
     }
 }

@@ -10,7 +10,7 @@ use kubelet_pod_spec::{
 /// The pod's unsupported fields, as `path: what`; empty when it can run. Extended resources must be
 /// in `allocatable`; with `None` they are not checked.
 pub fn unsupported(pod: &Pod, allocatable: Option<&Amounts>) -> Vec<String> {
-    let mut found = Found {
+    let mut found = UnsupportedFields {
         allocatable,
         fields: Vec::new(),
     };
@@ -20,12 +20,12 @@ pub fn unsupported(pod: &Pod, allocatable: Option<&Amounts>) -> Vec<String> {
     found.fields
 }
 
-struct Found<'a> {
+struct UnsupportedFields<'a> {
     allocatable: Option<&'a Amounts>,
     fields: Vec<String>,
 }
 
-impl Found<'_> {
+impl UnsupportedFields<'_> {
     fn when(&mut self, asked: bool, path: impl Into<String>, what: &str) {
         if asked {
             self.fields.push(format!("{}: {what}", path.into()));
@@ -42,7 +42,7 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
     list.is_some_and(|list| !list.is_empty())
 }
 
-fn pod_spec(spec: &PodSpec, found: &mut Found<'_>) {
+fn pod_spec(spec: &PodSpec, found: &mut UnsupportedFields<'_>) {
     found.when(
         some(spec.resource_claims.as_ref()),
         "spec.resourceClaims",
@@ -71,7 +71,7 @@ fn pod_spec(spec: &PodSpec, found: &mut Found<'_>) {
     }
 }
 
-fn volume_source(volume: &Volume, path: &str, found: &mut Found<'_>) {
+fn volume_source(volume: &Volume, path: &str, found: &mut UnsupportedFields<'_>) {
     for (index, item) in projections(volume).enumerate() {
         let path = format!("{path}.projected.sources[{index}]");
         found.when(
@@ -113,7 +113,7 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
     sources.flatten().flatten()
 }
 
-fn container(container: &Container, path: &str, found: &mut Found<'_>) {
+fn container(container: &Container, path: &str, found: &mut UnsupportedFields<'_>) {
     if let Some(requirements) = &container.resources {
         found.when(
             some(requirements.claims.as_ref()),

@@ -4,7 +4,7 @@ use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v
 use kubelet_api_client::events::reason;
 use tracing::info;
 
-use super::findings::Pressure;
+use super::status_source::Pressure;
 
 /// Reason, message and event of a pressure condition when it is true (`some`) and false (`none`).
 struct Words {

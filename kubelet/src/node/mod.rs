@@ -2,13 +2,13 @@
 //! changes and at intervals, and renews the node's lease as a heartbeat.
 //!
 //! Apart from [`watch`], [`lease`], [`registration`] and [`reporter`], the modules send no requests
-//! to the API server. Other parts of the kubelet contribute through [`findings::Findings`].
+//! to the API server. Other parts of the kubelet contribute through
+//! [`status_source::NodeStatusSource`].
 //! [`shutdown`] also works without a cluster.
 
 pub mod addresses;
 pub mod capacity;
 pub mod conditions;
-pub mod findings;
 pub mod lease;
 pub mod options;
 pub mod patch;
@@ -18,5 +18,6 @@ pub mod reservation;
 pub mod runtime_state;
 pub mod shutdown;
 pub mod status;
+pub mod status_source;
 pub mod system_info;
 pub mod watch;

@@ -27,12 +27,12 @@ use tracing::{debug, info, warn};
 use super::{
     addresses,
     capacity::{self, Quantities},
-    findings::Findings,
     options::NodeOptions,
     patch,
     registration::{self, Registered},
     runtime_state::RuntimeState,
     status::{Snapshot, has_changed},
+    status_source::NodeStatusSource,
     system_info,
 };
 
@@ -64,8 +64,8 @@ pub struct ReporterParts {
     pub cri: CriClient,
     /// The runtime's readiness.
     pub readiness: Arc<RuntimeReadiness>,
-    /// Findings of other parts of the kubelet.
-    pub findings: Arc<dyn Findings>,
+    /// What other parts of the kubelet know about the node.
+    pub status_source: Arc<dyn NodeStatusSource>,
     /// The node object, from [`super::watch`].
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// Called when requests to the API server fail repeatedly.
@@ -140,7 +140,7 @@ impl NodeReporter {
             self.register().await;
         }
         let begun = Instant::now();
-        let mut shutting_down = self.parts.findings.shutting_down();
+        let mut shutting_down = self.parts.status_source.shutting_down();
         loop {
             let is_ready = self.sync().await;
             let period = self.parts.options.status_update_frequency;
@@ -211,7 +211,7 @@ impl NodeReporter {
             system: &self.system,
             capacity: &self.capacity,
             runtime: &self.runtime,
-            findings: &*parts.findings,
+            status_source: &*parts.status_source,
             now: clock::now_time(),
             events: &parts.events,
         };

@@ -15,9 +15,9 @@ use super::{
     addresses,
     capacity::{self, Quantities},
     conditions,
-    findings::Findings,
     options::NodeOptions,
     runtime_state::RuntimeState,
+    status_source::NodeStatusSource,
 };
 
 /// Declared features (`declaredFeatures`), by upstream's names, sorted. The scheduler keeps pods
@@ -44,8 +44,8 @@ pub struct Snapshot<'a> {
     pub capacity: &'a Quantities,
     /// The runtime's state.
     pub runtime: &'a RuntimeState,
-    /// Findings of other parts of the kubelet.
-    pub findings: &'a dyn Findings,
+    /// What other parts of the kubelet know about the node.
+    pub status_source: &'a dyn NodeStatusSource,
     /// The current time.
     pub now: Time,
     /// Recorder for condition changes.
@@ -87,14 +87,19 @@ impl Snapshot<'_> {
         }
         status.declared_features = Some(DECLARED_FEATURES.map(str::to_owned).to_vec());
         let mut problems = self.runtime.problems();
-        problems.extend(self.findings.problems());
+        problems.extend(self.status_source.problems());
         problems.extend(self.missing(status));
         let conditions = status.conditions.get_or_insert_default();
-        let changes = conditions::set(conditions, self.findings.pressure(), &problems, &self.now);
+        let changes = conditions::set(
+            conditions,
+            self.status_source.pressure(),
+            &problems,
+            &self.now,
+        );
         for reason in changes {
             self.tell(reason);
         }
-        if let Some(volumes) = self.findings.volumes_in_use() {
+        if let Some(volumes) = self.status_source.volumes_in_use() {
             status.volumes_in_use = (!volumes.is_empty()).then_some(volumes);
         }
         addressed

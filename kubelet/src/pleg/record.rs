@@ -51,7 +51,7 @@ pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> 
         let Some(metadata) = sandbox.metadata else {
             continue;
         };
-        let Some(uid) = PodUid::told(&metadata.uid) else {
+        let Some(uid) = PodUid::parse(&metadata.uid) else {
             continue;
         };
         owners.insert(sandbox.id.clone(), uid.clone());

@@ -16,10 +16,9 @@ use kubelet_pod_spec::{identity, phase::Phase, qos::QosClass};
 use kubelet_prober::results::ProbeResults;
 
 use super::{
-    Facts,
-    conclusion::conclude,
-    conditions,
+    StatusInputs, conditions,
     containers::{self, Inputs},
+    final_status::fail_unterminated,
     held_back, phase, quantities,
     readiness::{Kind, Readiness},
     restart_all,
@@ -62,7 +61,7 @@ pub(super) fn generate(
     pod: &Pod,
     spec: &PodSpec,
     old: &ApiStatus,
-    facts: Facts<'_>,
+    facts: StatusInputs<'_>,
 ) -> ApiStatus {
     let restarting_all = restart_all::is_due(spec, facts.status, old);
     let inputs = Inputs {
@@ -105,7 +104,7 @@ pub(super) fn generate(
         held_back::block(&mut containers);
     }
     if facts.ending {
-        conclude(spec, &mut init, &mut containers);
+        fail_unterminated(spec, &mut init, &mut containers);
     }
     let all = [&mut init, &mut containers, &mut ephemeral];
     limit_messages(all);
@@ -224,7 +223,7 @@ pub(super) fn with_readiness(
 /// Phase, reason and message. A terminal phase is final, with its reason and message.
 fn outcome(
     old: &ApiStatus,
-    facts: Facts<'_>,
+    facts: StatusInputs<'_>,
     phase: impl FnOnce() -> Phase,
 ) -> (Phase, Option<String>, Option<String>) {
     let old_phase = Phase::parse(old.phase.as_deref());
@@ -265,7 +264,7 @@ fn others(pod: &Pod, old: &ApiStatus) -> Vec<PodCondition> {
 }
 
 /// The `DisruptionTarget` condition of the verdict, unless the pod has one.
-fn disruption(pod: &Pod, facts: Facts<'_>, known: &[PodCondition]) -> Option<PodCondition> {
+fn disruption(pod: &Pod, facts: StatusInputs<'_>, known: &[PodCondition]) -> Option<PodCondition> {
     let message = facts.verdict?.disruption.clone()?;
     let is_known = known.iter().any(|c| c.type_ == DISRUPTION_TARGET);
     (!is_known).then(|| PodCondition {

@@ -1,10 +1,10 @@
 //! The status of pods: how it is computed, stored and sent to the API server.
 
-mod conclusion;
 pub mod conditions;
 mod container_state;
 mod containers;
 mod details;
+mod final_status;
 mod generate;
 mod held_back;
 mod patch;
@@ -40,7 +40,7 @@ use crate::pod::rejection::Rejection;
 
 /// The inputs of a pod's status, apart from the pod.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct StatusInputs<'a> {
     /// The pod's state in the runtime.
     pub status: &'a PodStatus,
     /// Why containers could not be started, by container name.
@@ -145,7 +145,7 @@ impl StatusManager {
             return false;
         };
         let of_source = pod.status.clone().unwrap_or_default();
-        let status = known_status::with_known(of_source, &known);
+        let status = known_status::with_progress_of(of_source, &known);
         let has_ended = is_terminal(&status);
         self.set(pod, status, false);
         has_ended
@@ -163,7 +163,7 @@ impl StatusManager {
     }
 
     /// Computes and stores the pod's status; returns its phase.
-    pub fn update(&self, pod: &Pod, facts: Facts<'_>) -> Phase {
+    pub fn update(&self, pod: &Pod, facts: StatusInputs<'_>) -> Phase {
         let uid = PodUid::of(pod);
         let mut old = self.get(&uid).unwrap_or_else(|| {
             // The source has the phase and the conditions of other owners.
@@ -354,7 +354,7 @@ mod tests {
             }),
             ..Pod::default()
         };
-        let facts = Facts {
+        let facts = StatusInputs {
             status: &PodStatus::default(),
             waiting: &BTreeMap::new(),
             runtime_name: "fake",

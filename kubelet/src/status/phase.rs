@@ -6,7 +6,7 @@ use kubelet_pod_spec::{phase::Phase, restart_rules};
 use super::containers::RESTARTING_ALL;
 
 /// A container's state, as far as it affects the phase.
-enum Standing<'a> {
+enum PhaseState<'a> {
     /// It is running.
     Running(&'a ContainerStatus),
     /// It is waiting and never ran.
@@ -26,33 +26,33 @@ struct Stopped {
     is_terminated: bool,
 }
 
-fn standing<'a>(
+fn phase_state<'a>(
     spec: &PodSpec,
     container: &Container,
     statuses: &'a [ContainerStatus],
-) -> Standing<'a> {
+) -> PhaseState<'a> {
     let status = statuses.iter().find(|s| s.name == container.name);
     let Some((status, state)) = status.and_then(|s| Some((s, s.state.as_ref()?))) else {
-        return Standing::Unknown;
+        return PhaseState::Unknown;
     };
     if state.running.is_some() {
-        return Standing::Running(status);
+        return PhaseState::Running(status);
     }
     let last = status.last_state.as_ref();
     let ended = match (&state.terminated, &state.waiting) {
         (Some(terminated), _) => terminated,
         (None, Some(_)) => match last.and_then(|last| last.terminated.as_ref()) {
             Some(terminated) => terminated,
-            None => return Standing::Waiting,
+            None => return PhaseState::Waiting,
         },
-        (None, None) => return Standing::Unknown,
+        (None, None) => return PhaseState::Unknown,
     };
     let restarting_all = ended.reason.as_deref() == Some(RESTARTING_ALL);
     let is_terminated = state.terminated.is_some();
     // A container that exited with 0 and is waiting runs again, as its spec changed. Unlike
     // upstream, a failed start does not make the pod fail.
     let runs_again = restarting_all || (!is_terminated && ended.exit_code == 0);
-    Standing::Stopped(Stopped {
+    PhaseState::Stopped(Stopped {
         exit_code: ended.exit_code,
         is_final: !runs_again && !restart_rules::restarts(spec, container, ended.exit_code),
         is_terminated,
@@ -91,23 +91,23 @@ pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
     // Sidecars that have not started, and sidecars that never ran.
     let (mut pending_sidecars, mut waiting_sidecars) = (false, false);
     for container in spec.init_containers.iter().flatten() {
-        let standing = standing(spec, container, init);
+        let phase_state = phase_state(spec, container, init);
         if restart_rules::is_sidecar(container) {
             // Terminated sidecars do not count: they end after the regular containers.
-            match standing {
-                Standing::Running(status) => {
+            match phase_state {
+                PhaseState::Running(status) => {
                     count.running += 1;
                     pending_sidecars |= status.started != Some(true);
                 }
-                Standing::Waiting | Standing::Unknown => {
+                PhaseState::Waiting | PhaseState::Unknown => {
                     waiting_sidecars = true;
                     pending_sidecars = true;
                 }
-                Standing::Stopped(_) => {}
+                PhaseState::Stopped(_) => {}
             }
         } else {
-            match standing {
-                Standing::Stopped(ended) => failed |= ended.exit_code != 0 && ended.is_final,
+            match phase_state {
+                PhaseState::Stopped(ended) => failed |= ended.exit_code != 0 && ended.is_final,
                 _ => pending = true,
             }
         }
@@ -116,11 +116,11 @@ pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
         return Phase::Failed;
     }
     for container in &spec.containers {
-        match standing(spec, container, inputs.containers) {
-            Standing::Running(_) => count.running += 1,
-            Standing::Waiting => count.waiting += 1,
-            Standing::Unknown => count.unknown += 1,
-            Standing::Stopped(ended) => {
+        match phase_state(spec, container, inputs.containers) {
+            PhaseState::Running(_) => count.running += 1,
+            PhaseState::Waiting => count.waiting += 1,
+            PhaseState::Unknown => count.unknown += 1,
+            PhaseState::Stopped(ended) => {
                 count.stopped += 1;
                 count.succeeded += usize::from(ended.is_terminated && ended.exit_code == 0);
                 count.is_final += usize::from(ended.is_final);

@@ -44,7 +44,7 @@ pub struct StatusSync {
     statuses: Arc<StatusManager>,
     pods: Arc<PodManager>,
     /// Keyed by the pod's UID at the API server.
-    sent: BTreeMap<PodUid, Sent>,
+    sent: BTreeMap<PodUid, SentStatus>,
 }
 
 impl fmt::Debug for StatusSync {
@@ -57,7 +57,7 @@ impl fmt::Debug for StatusSync {
 
 /// State of a pod's status at the API server.
 #[derive(Debug, Default)]
-struct Sent {
+struct SentStatus {
     /// Version of the last report sent.
     version: u64,
     /// Version of the last report rejected.
@@ -73,7 +73,7 @@ struct Sent {
 }
 
 /// The outcome of sending a status.
-struct Outcome {
+struct SendOutcome {
     version: u64,
     compared: Option<String>,
     server: Option<Arc<Pod>>,
@@ -81,7 +81,7 @@ struct Outcome {
 }
 
 /// A status to send.
-struct Due {
+struct DueStatus {
     uid: PodUid,
     report: Report,
     server: Arc<Pod>,
@@ -183,7 +183,7 @@ impl StatusSync {
 
     /// The statuses that the server lacks. With `all`, also those that were rejected, those that
     /// differ from the server's copy, and pods to delete.
-    fn due(&mut self, all: bool) -> Vec<Due> {
+    fn due(&mut self, all: bool) -> Vec<DueStatus> {
         let mut due = Vec::new();
         let mut sent = std::mem::take(&mut self.sent);
         for (uid, report) in self.statuses.reports() {
@@ -206,7 +206,7 @@ impl StatusSync {
             let deleted = entry.deleted;
             self.sent.insert(uid.clone(), entry);
             if is_due {
-                due.push(Due {
+                due.push(DueStatus {
                     uid,
                     report,
                     server,
@@ -276,13 +276,13 @@ fn takes_back_an_end(server: &Pod, status: &PodStatus) -> bool {
 }
 
 /// Sends one status, and deletes the pod if it is deletable.
-async fn send(client: &Client, due: &Due) -> Result<Outcome, ApiError> {
-    let Due { report, server, .. } = due;
+async fn send(client: &Client, due: &DueStatus) -> Result<SendOutcome, ApiError> {
+    let DueStatus { report, server, .. } = due;
     let name = identity::name(server);
     let api = Api::<Pod>::namespaced(client.clone(), identity::namespace(server));
     let patch = patch::between(server, report)
         .map_err(|error| ApiError::Unusable(kube::Error::SerdeError(error)))?;
-    let mut sent = Outcome {
+    let mut sent = SendOutcome {
         version: report.version,
         compared: server.metadata.resource_version.clone(),
         server: None,

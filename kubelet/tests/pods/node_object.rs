@@ -11,10 +11,10 @@ use std::{
 use e2e::api_server::{ApiError, ApiServer, Caller, Verdict};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kubelet::node::{
-    findings::{Findings, Pressure},
     lease::LeaseKeeper,
     options::NodeOptions,
     reporter::{NodeReporter, ReporterParts},
+    status_source::{NodeStatusSource, Pressure},
     watch::NodeWatch,
 };
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
@@ -80,13 +80,13 @@ impl Api {
 
 /// The test's view of the node's state.
 #[derive(Default)]
-struct Facts {
+struct FakeStatusSource {
     problems: Mutex<Vec<String>>,
     volumes: Mutex<Option<Vec<String>>>,
     shutting_down: watch::Sender<bool>,
 }
 
-impl Findings for Facts {
+impl NodeStatusSource for FakeStatusSource {
     fn problems(&self) -> Vec<String> {
         self.problems.lock().clone()
     }
@@ -108,7 +108,7 @@ impl Findings for Facts {
 struct Reporting {
     api: Api,
     node: Node,
-    findings: Arc<Facts>,
+    status_source: Arc<FakeStatusSource>,
     /// How often connections were reset.
     cuts: Arc<AtomicUsize>,
     cancel: CancellationToken,
@@ -119,7 +119,10 @@ struct Reporting {
 fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
     let timeout = Duration::from_secs(120);
     let cri = CriClient::from_channels(node.runtime.channel(), node.runtime.channel(), timeout);
-    let (findings, cuts) = (Arc::<Facts>::default(), Arc::<AtomicUsize>::default());
+    let (status_source, cuts) = (
+        Arc::<FakeStatusSource>::default(),
+        Arc::<AtomicUsize>::default(),
+    );
     let cancel = CancellationToken::new();
     let follower = NodeWatch::new(api.client(), NAME);
     let object = follower.subscribe();
@@ -141,7 +144,7 @@ fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
         root_dir: node.dir.path().to_owned(),
         readiness: Arc::new(RuntimeReadiness::new(cri.clone())),
         cri,
-        findings: Arc::clone(&findings) as _,
+        status_source: Arc::clone(&status_source) as _,
         node: follower.subscribe(),
         on_repeated_failure,
         events: node.events.clone(),
@@ -153,7 +156,7 @@ fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
     Reporting {
         api: api.clone(),
         node: node.clone(),
-        findings,
+        status_source,
         cuts,
         cancel,
         tasks,
@@ -334,8 +337,8 @@ async fn a_node_says_why_it_is_not_ready() {
     reporting.until_ready("True").await;
     let since = api.condition("Ready")["lastTransitionTime"].clone();
     sleep(2 * SECOND).await;
-    *reporting.findings.problems.lock() = vec!["PLEG is not healthy: for long".to_owned()];
-    *reporting.findings.volumes.lock() = Some(vec!["kubernetes.io/csi/a^b".to_owned()]);
+    *reporting.status_source.problems.lock() = vec!["PLEG is not healthy: for long".to_owned()];
+    *reporting.status_source.volumes.lock() = Some(vec!["kubernetes.io/csi/a^b".to_owned()]);
     reporting.until_ready("False").await;
     let ready = api.condition("Ready");
     assert_eq!(ready["reason"], "KubeletNotReady");
@@ -345,7 +348,7 @@ async fn a_node_says_why_it_is_not_ready() {
         api.node()["status"]["volumesInUse"],
         json!(["kubernetes.io/csi/a^b"])
     );
-    reporting.findings.problems.lock().clear();
+    reporting.status_source.problems.lock().clear();
     reporting.until_ready("True").await;
     reporting.stop().await;
 }
@@ -358,8 +361,11 @@ async fn a_shutdown_is_told_at_once() {
     for is_under_way in [true, false] {
         sleep(3 * SECOND).await;
         let problem = is_under_way.then(|| "node is shutting down".to_owned());
-        *reporting.findings.problems.lock() = problem.into_iter().collect();
-        reporting.findings.shutting_down.send_replace(is_under_way);
+        *reporting.status_source.problems.lock() = problem.into_iter().collect();
+        reporting
+            .status_source
+            .shutting_down
+            .send_replace(is_under_way);
         let status = if is_under_way { "False" } else { "True" };
         until("the node's status", SECOND, || {
             api.condition("Ready")["status"] == status

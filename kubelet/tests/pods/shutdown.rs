@@ -15,11 +15,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     kubelet::options::KubeletOptions,
     node::{
-        findings::Findings,
         shutdown::{
             login_manager::{LoginManager, LoginManagerError, Session},
             order::ShutdownGracePeriod,
         },
+        status_source::NodeStatusSource,
     },
 };
 use kubelet_api_client::events::EventRecorder;

@@ -52,8 +52,11 @@ impl Node {
         self.node.pod_logs_dir.join(dir)
     }
 
-    fn look(&self, volumes: &Arc<VolumeManager>) -> Look<impl Fn(&PodUid) -> bool + Clone + use<>> {
-        Look {
+    fn scan_input(
+        &self,
+        volumes: &Arc<VolumeManager>,
+    ) -> ScanInput<impl Fn(&PodUid) -> bool + Clone + use<>> {
+        ScanInput {
             node: Arc::clone(&self.node),
             volumes: Arc::clone(volumes),
             listing: Arc::default(),
@@ -88,7 +91,7 @@ async fn directories_of_gone_pods_are_removed() {
     let volumes = Arc::new(VolumeManager::new(host, plugins));
     let cancel = CancellationToken::new();
     let clean = async {
-        Directories::default().look_now_and_then(node.look(&volumes));
+        Directories::default().scan_if_due(node.scan_input(&volumes));
         is_removed(&node.pod("gone")).await;
         is_removed(&node.log("ns_b_gone")).await;
         cancel.cancel();
@@ -147,7 +150,7 @@ async fn a_directory_that_hangs_holds_up_no_other_and_no_later_look() {
     make(&node.pod("gone"));
     make(&node.log("ns_a_gone"));
     let mut directories = Directories::default();
-    directories.look_now_and_then(node.look(&volumes));
+    directories.scan_if_due(node.scan_input(&volumes));
     for removed in [node.pod("gone"), node.log("ns_a_gone")] {
         is_removed(&removed).await;
     }
@@ -157,7 +160,7 @@ async fn a_directory_that_hangs_holds_up_no_other_and_no_later_look() {
         sleep(Duration::from_millis(1)).await;
     }
     directories.looked = None;
-    directories.look_now_and_then(node.look(&volumes));
+    directories.scan_if_due(node.scan_input(&volumes));
     for removed in [node.pod("later"), node.log("ns_a_later")] {
         is_removed(&removed).await;
     }
@@ -175,7 +178,7 @@ async fn a_directory_that_hangs_holds_up_no_other_and_no_later_look() {
 
 #[tokio::test]
 async fn a_directory_is_cleaned_by_one_task_at_a_time() {
-    let cleaning = Cleaning::default();
+    let cleaning = CleanupTasks::default();
     let (end, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let begun = Arc::new(Mutex::new(Vec::new()));
     let begin = |dir: &str, name: &'static str| {
@@ -209,7 +212,7 @@ async fn a_pod_that_comes_back_at_any_time_loses_nothing() {
         let volume = node.pod("back/volumes/test~hung/v");
         make(&volume);
         let asked = Arc::new(AtomicUsize::new(0));
-        let look = Look {
+        let input = ScanInput {
             node: Arc::clone(&node.node),
             volumes: Arc::clone(&volumes),
             listing: Arc::default(),
@@ -220,7 +223,7 @@ async fn a_pod_that_comes_back_at_any_time_loses_nothing() {
             },
         };
         let mut directories = Directories::default();
-        directories.look_now_and_then(look);
+        directories.scan_if_due(input);
         let cancel = CancellationToken::new();
         let clean = async {
             while !directories.cleaning.0.lock().is_empty() {

@@ -101,7 +101,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
         root_dir,
         cri,
         readiness: Arc::clone(kubelet.readiness()),
-        findings: Arc::new(kubelet.clone()),
+        status_source: Arc::new(kubelet.clone()),
         node: watch.subscribe(),
         on_repeated_failure: Arc::new(|| {}),
         events,

@@ -13,9 +13,9 @@ pub struct Pressure {
     pub pid: bool,
 }
 
-/// Findings of other parts of the kubelet about the node. They are requested for each status, so
-/// the methods must not block.
-pub trait Findings: Send + Sync {
+/// Supplies the parts of the node's status that other parts of the kubelet know. It is called for
+/// each status, so the methods must not block.
+pub trait NodeStatusSource: Send + Sync {
     /// Why the node is not ready, apart from what the runtime reports; empty when it is.
     fn problems(&self) -> Vec<String>;
 

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::ender::PodEnder;
+use super::pod_killer::PodKiller;
 use crate::node::shutdown::{
     NodeShutdown,
     login_manager::{LoginManager, LoginManagerError, Session},
@@ -25,17 +25,17 @@ const DELAY_READS: u32 = 5;
 const FIRST_READ: Duration = Duration::from_millis(100);
 
 /// Holds the lock.
-pub(crate) struct InhibitorKeeper<'a, L> {
+pub(crate) struct InhibitorLockHolder<'a, L> {
     pub(crate) login_manager: &'a L,
     /// Sorted by priority.
     pub(crate) periods: &'a [ShutdownGracePeriod],
     pub(crate) shutdown: &'a NodeShutdown,
-    pub(crate) ender: PodEnder<'a>,
+    pub(crate) pod_killer: PodKiller<'a>,
     pub(crate) events: &'a EventRecorder,
 }
 
 /// Failures of the login manager, to log them once.
-struct Trouble {
+struct LoginManagerFailures {
     /// Until the next attempt.
     retry: Duration,
     is_failing: bool,
@@ -43,7 +43,7 @@ struct Trouble {
     shortfall: Option<String>,
 }
 
-impl<L: LoginManager> InhibitorKeeper<'_, L> {
+impl<L: LoginManager> InhibitorLockHolder<'_, L> {
     /// Holds a lock until cancelled, and reconnects after failures. Does nothing if no grace period
     /// is configured.
     pub(crate) async fn run(self, cancel: CancellationToken) {
@@ -55,32 +55,35 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
 
     async fn keep(&self) {
         self.shutdown.record().load().await;
-        let mut trouble = Trouble {
+        let mut failures = LoginManagerFailures {
             retry: FIRST_RETRY,
             is_failing: false,
             shortfall: None,
         };
         loop {
-            let Err(error) = self.hold(&mut trouble).await;
+            let Err(error) = self.hold(&mut failures).await;
             // logind stops as well when the node goes down.
-            if !trouble.is_failing && !self.shutdown.is_under_way() {
-                trouble.is_failing = true;
+            if !failures.is_failing && !self.shutdown.is_under_way() {
+                failures.is_failing = true;
                 warn!(
                     %error,
                     "A shutdown of this node does not wait for its pods, which get no time to \
                      end; trying on"
                 );
             }
-            sleep(jittered(trouble.retry)).await;
-            trouble.retry = (trouble.retry * 2).min(MAX_RETRY);
+            sleep(jittered(failures.retry)).await;
+            failures.retry = (failures.retry * 2).min(MAX_RETRY);
         }
     }
 
     /// Delays shutdowns during one session.
-    async fn hold(&self, trouble: &mut Trouble) -> Result<Infallible, LoginManagerError> {
+    async fn hold(
+        &self,
+        failures: &mut LoginManagerFailures,
+    ) -> Result<Infallible, LoginManagerError> {
         let mut session = self.login_manager.connect().await?;
         let mut is_shutting_down = session.is_shutting_down().await?;
-        self.lengthen_delay(&session, trouble).await;
+        self.lengthen_delay(&session, failures).await;
         let mut lock = None;
         loop {
             self.tell(is_shutting_down);
@@ -89,7 +92,7 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
                 // left.
                 let ending = async {
                     let record = self.shutdown.record();
-                    tokio::join!(record.begin(), self.ender.end(self.periods));
+                    tokio::join!(record.begin(), self.pod_killer.end(self.periods));
                 };
                 let cancelled = until_cancelled(&mut session, ending).await?;
                 self.shutdown.record().end().await;
@@ -102,8 +105,8 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
                 }
             } else {
                 lock = Some(session.inhibit().await?);
-                trouble.retry = FIRST_RETRY;
-                trouble.is_failing = false;
+                failures.retry = FIRST_RETRY;
+                failures.is_failing = false;
                 info!(at_most = ?total(self.periods), "Shutdowns of this node wait for its pods");
             }
             is_shutting_down = session.changed().await?;
@@ -127,21 +130,21 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
 
     /// Extends the login manager's delay to the total of the grace periods. If that fails, some
     /// time is better than none.
-    async fn lengthen_delay(&self, session: &L::Session, trouble: &mut Trouble) {
+    async fn lengthen_delay(&self, session: &L::Session, failures: &mut LoginManagerFailures) {
         let shortfall = match set_delay(session, total(self.periods)).await {
             Ok(()) => None,
             Err(error) => Some(error.to_string()),
         };
         if let Some(error) = shortfall
             .as_ref()
-            .filter(|_| shortfall != trouble.shortfall)
+            .filter(|_| shortfall != failures.shortfall)
         {
             error!(
                 error,
                 "A shutdown of this node does not wait for as long as its pods may take to end"
             );
         }
-        trouble.shortfall = shortfall;
+        failures.shortfall = shortfall;
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 
 /// Marks every container that may have run, and is not known to have terminated, as failed, so that
 /// the pod never succeeds wrongly.
-pub(super) fn conclude(
+pub(super) fn fail_unterminated(
     spec: &PodSpec,
     init: &mut [ContainerStatus],
     containers: &mut [ContainerStatus],
@@ -87,7 +87,7 @@ mod tests {
         .unwrap();
         let mut init = [status("i", init[0]), status("j", init[1])];
         let mut containers = [status("a", main)];
-        conclude(&spec, &mut init, &mut containers);
+        fail_unterminated(&spec, &mut init, &mut containers);
         let all = init.iter().chain(&containers);
         all.map(|s| Some(s.state.as_ref()?.terminated.as_ref()?.exit_code))
             .collect()

@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// Ends pods through their workers.
-pub(crate) struct PodEnder<'a> {
+pub(crate) struct PodKiller<'a> {
     pub(crate) pods: &'a PodManager,
     pub(crate) statuses: &'a StatusManager,
     pub(crate) workers: &'a PodWorkers<Syncer>,
 }
 
-impl PodEnder<'_> {
+impl PodKiller<'_> {
     /// Ends all pods in the order of `periods`, and waits for each group no longer than its period.
     pub(crate) async fn end(&self, periods: &[ShutdownGracePeriod]) {
         let pods = active_pods(self.pods, self.statuses, self.workers);
