@@ -10,8 +10,8 @@ use kubelet_pod_spec::identity;
 use super::{
     VolumeError, VolumeHost,
     atomic_writer::{FileProjection, Payload},
-    files::{self, Keep},
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    files::{self, FileStorage},
+    plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
 };
 
@@ -41,7 +41,7 @@ impl VolumePlugin for ConfigMap {
         true
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         async move {
             let source = request.spec.inline().and_then(|v| v.config_map.as_ref());
             let Some(source) = source else {
@@ -55,12 +55,12 @@ impl VolumePlugin for ConfigMap {
             };
             let namespace = identity::namespace(&request.pod);
             let payload = projection.payload(&*self.host.objects, namespace).await?;
-            files::set_up(&self.host, request, payload, Keep::OnDisk).await
+            files::set_up(&self.host, request, payload, FileStorage::OnDisk).await
         }
         .boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         files::tear_down(&self.host, volume).boxed()
     }
 }

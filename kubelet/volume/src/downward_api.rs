@@ -10,8 +10,8 @@ use kubelet_pod_spec::{field_ref, resource_field_ref};
 use super::{
     VolumeError, VolumeHost,
     atomic_writer::{FileProjection, Payload},
-    files::{self, Keep},
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    files::{self, FileStorage},
+    plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
 };
 
@@ -39,7 +39,7 @@ impl VolumePlugin for DownwardApi {
         true
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         async move {
             let source = request.spec.inline().and_then(|v| v.downward_api.as_ref());
             let Some(source) = source else {
@@ -47,12 +47,12 @@ impl VolumePlugin for DownwardApi {
             };
             let items = source.items.as_deref().unwrap_or_default();
             let payload = payload(&self.host, request, items, source.default_mode).await?;
-            files::set_up(&self.host, request, payload, Keep::InMemory).await
+            files::set_up(&self.host, request, payload, FileStorage::InMemory).await
         }
         .boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         files::tear_down(&self.host, volume).boxed()
     }
 }

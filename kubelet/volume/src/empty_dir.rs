@@ -14,7 +14,7 @@ use kubelet_pod_spec::{resources, restart_rules};
 
 use super::{
     VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, ownership,
-    plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    plugin::{Attributes, FsGroup, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
 };
 
@@ -44,7 +44,7 @@ impl VolumePlugin for EmptyDir {
         }
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         let (request, host) = (request.clone(), self.host.clone());
         let make = move |memory| {
             let source = request.spec.inline().and_then(|v| v.empty_dir.as_ref());
@@ -67,7 +67,7 @@ impl VolumePlugin for EmptyDir {
         .boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         let (dir, marker) = (self.host.volume_dir(volume), marker(&self.host, volume));
         blocking_on_own_files(move || {
             mount::remove_contents(&marker)?;

@@ -32,7 +32,7 @@ const INFEASIBLE: &str = "NodeResizeInfeasible";
 
 /// The growth state of a volume on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct ExpansionState {
     /// Its size in bytes, if known.
     pub(super) size: Option<i64>,
     /// It cannot be expanded while it is in use.
@@ -43,10 +43,10 @@ pub(super) struct Known {
 
 /// The result of an expansion.
 #[derive(Debug)]
-pub(super) struct Expanded {
-    pub(super) known: Known,
+pub(super) struct ExpansionResult {
+    pub(super) known: ExpansionState,
     /// The volume has grown.
-    pub(super) is_news: bool,
+    pub(super) has_grown: bool,
     /// Why the volume is not ready.
     pub(super) result: Result<(), VolumeError>,
 }
@@ -56,15 +56,15 @@ pub(super) struct Expansion<'a> {
     pub(super) plugin: &'a dyn VolumePlugin,
     pub(super) request: &'a MountRequest,
     pub(super) host: &'a VolumeHost,
-    pub(super) known: Known,
+    pub(super) known: ExpansionState,
 }
 
 /// What the claim says about the expansion.
-struct Turn {
+struct ClaimResize {
     size: Quantity,
     bytes: i64,
     /// The resize controller reports its progress in the claim's status.
-    is_told: bool,
+    is_reported: bool,
     /// The claim's status has the new size already: another node has expanded the volume, or no
     /// node had to.
     is_known: bool,
@@ -74,13 +74,13 @@ struct Turn {
     is_everywhere: bool,
 }
 
-impl Turn {
+impl ClaimResize {
     fn of(claim: &PersistentVolumeClaim, capacity: &Quantity) -> Option<Self> {
         let status = claim.status.as_ref()?;
         let stages = status.allocated_resource_statuses.as_ref();
         let stage = stages.and_then(|stages| stages.get(STORAGE)).cloned();
         let allocated = status.allocated_resources.as_ref();
-        let is_told = stage.is_some() || allocated.is_some();
+        let is_reported = stage.is_some() || allocated.is_some();
         let allocated = allocated.and_then(|allocated| allocated.get(STORAGE));
         let size = allocated.unwrap_or(capacity).clone();
         let bytes = resources::quantity_units(&size)?;
@@ -98,7 +98,7 @@ impl Turn {
         Some(Self {
             size,
             bytes,
-            is_told,
+            is_reported,
             is_known: has_all && stage.is_none(),
             stage,
             is_outdated: requests != Some(bytes),
@@ -110,17 +110,17 @@ impl Turn {
     /// Whether this node has to act now.
     fn is_ours(&self) -> bool {
         let stage = self.stage.as_deref();
-        !self.is_told
+        !self.is_reported
             || (self.is_known && self.is_everywhere)
             || matches!(stage, Some(PENDING | IN_PROGRESS))
     }
 }
 
 impl Expansion<'_> {
-    pub(super) async fn run(self) -> Expanded {
-        let mut expanded = Expanded {
+    pub(super) async fn run(self) -> ExpansionResult {
+        let mut expanded = ExpansionResult {
             known: self.known,
-            is_news: false,
+            has_grown: false,
             result: Ok(()),
         };
         expanded.result = match self.grow(&mut expanded).await {
@@ -132,35 +132,35 @@ impl Expansion<'_> {
         expanded
     }
 
-    async fn grow(&self, expanded: &mut Expanded) -> Result<(), VolumeError> {
+    async fn grow(&self, expanded: &mut ExpansionResult) -> Result<(), VolumeError> {
         let Some((namespace, name, capacity)) = self.claim() else {
             return Ok(());
         };
         let objects = &*self.host.objects;
         let mut claim = objects.persistent_volume_claim(namespace, name).await?;
-        let Some(turn) = Turn::of(&claim, capacity) else {
+        let Some(resize) = ClaimResize::of(&claim, capacity) else {
             return Ok(());
         };
-        if !turn.is_ours() {
-            if turn.is_known {
-                expanded.known.size = Some(turn.bytes);
+        if !resize.is_ours() {
+            if resize.is_known {
+                expanded.known.size = Some(resize.bytes);
             }
             return Ok(());
         }
-        if turn.is_told && turn.stage.as_deref() == Some(PENDING) {
+        if resize.is_reported && resize.stage.as_deref() == Some(PENDING) {
             let patch = in_progress(&claim);
             claim = objects.patch_claim_status(namespace, name, patch).await?;
         }
-        let error = match self.plugin.expand(self.request, turn.bytes).await? {
+        let error = match self.plugin.expand(self.request, resize.bytes).await? {
             done @ (Growth::Done | Growth::Needless) => {
-                if !turn.is_known {
-                    let patch = finished(&claim, &turn.size);
+                if !resize.is_known {
+                    let patch = finished(&claim, &resize.size);
                     objects.patch_claim_status(namespace, name, patch).await?;
                 }
-                expanded.is_news = matches!(done, Growth::Done);
+                expanded.has_grown = matches!(done, Growth::Done);
                 None
             }
-            Growth::Unsupported(_) if turn.is_known || !turn.is_told => None,
+            Growth::Unsupported(_) if resize.is_known || !resize.is_reported => None,
             Growth::Unsupported(error) => Some((error, false)),
             Growth::InUse(error) => {
                 expanded.known.is_in_use = true;
@@ -169,14 +169,14 @@ impl Expansion<'_> {
             Growth::Refused { error, infeasible } => Some((error, infeasible)),
         };
         let Some((error, infeasible)) = error else {
-            expanded.known = Known {
-                size: Some(turn.bytes),
-                ..Known::default()
+            expanded.known = ExpansionState {
+                size: Some(resize.bytes),
+                ..ExpansionState::default()
             };
             return Ok(());
         };
-        if turn.is_told {
-            let is_infeasible = infeasible || (self.known.has_failed && turn.is_outdated);
+        if resize.is_reported {
+            let is_infeasible = infeasible || (self.known.has_failed && resize.is_outdated);
             let patch = failed(&claim, &error, is_infeasible);
             let told = objects.patch_claim_status(namespace, name, patch).await;
             if let Err(error) = told {
@@ -266,13 +266,13 @@ mod tests {
 
     #[test]
     fn it_is_the_nodes_turn_when_the_claim_says_so() {
-        let turn = |known: &str, modes: &str, more: Value| {
+        let resize = |known: &str, modes: &str, more: Value| {
             let mut status = more;
             status["capacity"] = json!({STORAGE: known});
             let spec = json!({"accessModes": [modes]});
             let claim = serde_json::from_value(json!({"spec": spec, "status": status}));
-            let turn = Turn::of(&claim.unwrap(), &Quantity("3Gi".to_owned())).unwrap();
-            (turn.is_ours(), turn.bytes >> 30)
+            let resize = ClaimResize::of(&claim.unwrap(), &Quantity("3Gi".to_owned())).unwrap();
+            (resize.is_ours(), resize.bytes >> 30)
         };
         let stage = |stage: &str| {
             json!({
@@ -281,17 +281,17 @@ mod tests {
             })
         };
         // With a resize controller that does not report progress.
-        assert_eq!(turn("1Gi", "ReadWriteOnce", json!({})), (true, 3));
+        assert_eq!(resize("1Gi", "ReadWriteOnce", json!({})), (true, 3));
         for ours in [PENDING, IN_PROGRESS] {
-            assert_eq!(turn("1Gi", "ReadWriteOnce", stage(ours)), (true, 2));
+            assert_eq!(resize("1Gi", "ReadWriteOnce", stage(ours)), (true, 2));
         }
         for other in ["ControllerResizeInProgress", INFEASIBLE] {
-            assert_eq!(turn("1Gi", "ReadWriteOnce", stage(other)), (false, 2));
+            assert_eq!(resize("1Gi", "ReadWriteOnce", stage(other)), (false, 2));
         }
         let over = json!({"allocatedResources": {STORAGE: "3Gi"}});
-        assert_eq!(turn("1Gi", "ReadWriteOnce", over.clone()), (false, 3));
-        assert_eq!(turn("3Gi", "ReadWriteOnce", over.clone()), (false, 3));
+        assert_eq!(resize("1Gi", "ReadWriteOnce", over.clone()), (false, 3));
+        assert_eq!(resize("3Gi", "ReadWriteOnce", over.clone()), (false, 3));
         // Each node has to expand the volume.
-        assert_eq!(turn("3Gi", "ReadWriteMany", over), (true, 3));
+        assert_eq!(resize("3Gi", "ReadWriteMany", over), (true, 3));
     }
 }

@@ -25,7 +25,7 @@ pub(super) const ATTRIBUTES: Attributes = Attributes {
 
 /// Where the files are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum FileStorage {
     OnDisk,
     InMemory,
 }
@@ -35,12 +35,12 @@ pub(super) async fn set_up(
     host: &VolumeHost,
     request: &MountRequest,
     payload: Payload,
-    keep: Keep,
+    storage: FileStorage,
 ) -> Result<Mounted, VolumeError> {
     let request = request.clone();
-    let medium = match keep {
-        Keep::OnDisk => Medium::Disk,
-        Keep::InMemory => Medium::Memory(empty_dir::memory_size(
+    let medium = match storage {
+        FileStorage::OnDisk => Medium::Disk,
+        FileStorage::InMemory => Medium::Memory(empty_dir::memory_size(
             &request.pod,
             None,
             host.allocatable_memory().await,
@@ -48,7 +48,7 @@ pub(super) async fn set_up(
     };
     blocking_on_own_files(move || {
         let dir = &request.dir;
-        let is_mounted = keep == Keep::OnDisk || mount::is_mounted(dir)?;
+        let is_mounted = storage == FileStorage::OnDisk || mount::is_mounted(dir)?;
         if !dir.is_dir() || !is_mounted {
             empty_dir::make(dir, &medium)?;
         }

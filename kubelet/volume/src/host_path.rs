@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::HostPathVolumeSource;
 
 use super::{
     VolumeError, blocking_at,
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
 };
 
@@ -35,7 +35,7 @@ impl VolumePlugin for HostPath {
         }
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         let Some(source) = source(&request.spec).cloned() else {
             let error = VolumeError::Unsupported(request.spec.name.clone());
             return future::ready(Err(error)).boxed();
@@ -47,7 +47,7 @@ impl VolumePlugin for HostPath {
         .boxed()
     }
 
-    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> PluginFuture<'a, ()> {
         future::ready(Ok(())).boxed()
     }
 }

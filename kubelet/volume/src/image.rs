@@ -5,7 +5,7 @@ use futures::future::{self, FutureExt as _};
 
 use super::{
     files,
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
 };
 
@@ -26,11 +26,11 @@ impl VolumePlugin for Image {
         files::ATTRIBUTES
     }
 
-    fn set_up<'a>(&'a self, _: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, _: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         future::ready(Ok(Mounted::Image)).boxed()
     }
 
-    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> PluginFuture<'a, ()> {
         future::ready(Ok(())).boxed()
     }
 }

@@ -35,9 +35,9 @@ mod reconciler;
 mod secret;
 mod selinux;
 pub mod spec;
+mod state_of_world;
 pub mod subpath;
 mod trust_bundles;
-mod world;
 
 pub use self::{
     error::VolumeError,

@@ -16,7 +16,8 @@ use super::{
     VolumeError, VolumeHost, blocking_at, blocking_on_own_files, entries, file_system, mount,
     ownership,
     plugin::{
-        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumePlugin, Work,
+        Attributes, FoundDevice, Growth, MountRequest, Mounted, PluginFuture, PodVolume,
+        VolumePlugin,
     },
     spec::VolumeSpec,
 };
@@ -33,7 +34,7 @@ pub(super) struct Local {
 
 /// The type of a local volume's path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PathType {
     Directory,
     Disk,
 }
@@ -60,14 +61,14 @@ impl VolumePlugin for Local {
         Ok(mounted.then(|| spec.inner_name().to_owned()))
     }
 
-    fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
+    fn stage<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, ()> {
         let request = request.clone();
         let target = self.device_dir(request.spec.inner_name());
         let path = path_of(&request.spec);
         let work = move || {
             let source = known_source(&request.spec)?;
             let path = checked_path(&request, source)?;
-            if kind(path)? == Kind::Directory || mount::is_mounted(&target)? {
+            if kind(path)? == PathType::Directory || mount::is_mounted(&target)? {
                 return Ok(());
             }
             let mut options = request.mount_options()?;
@@ -81,7 +82,7 @@ impl VolumePlugin for Local {
         async move { blocking_at(&path, work).await }.boxed()
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         let (request, host) = (request.clone(), self.host.clone());
         let device_dir = self.device_dir(request.spec.inner_name());
         let path = path_of(&request.spec);
@@ -92,8 +93,8 @@ impl VolumePlugin for Local {
                 return map_device(&request.dir, path);
             }
             let from = match kind(path)? {
-                Kind::Directory => path,
-                Kind::Disk => &device_dir,
+                PathType::Directory => path,
+                PathType::Disk => &device_dir,
             };
             if !mount::is_mounted(&request.dir)? {
                 bind(&request, source, from, &host)?;
@@ -103,14 +104,14 @@ impl VolumePlugin for Local {
         async move { blocking_at(&path, work).await }.boxed()
     }
 
-    fn expand<'a>(&'a self, request: &'a MountRequest, _: i64) -> Work<'a, Growth> {
+    fn expand<'a>(&'a self, request: &'a MountRequest, _: i64) -> PluginFuture<'a, Growth> {
         let request = request.clone();
         let device_dir = self.device_dir(request.spec.inner_name());
         let path = path_of(&request.spec);
         let work = move || {
             let source = known_source(&request.spec)?;
             let path = checked_path(&request, source)?;
-            if request.spec.mode == VolumeMode::Block || kind(path)? == Kind::Directory {
+            if request.spec.mode == VolumeMode::Block || kind(path)? == PathType::Directory {
                 return Ok(Growth::Needless);
             }
             operands(&request, source)?;
@@ -120,23 +121,26 @@ impl VolumePlugin for Local {
         async move { blocking_at(&path, work).await }.boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         let dir = self.host.volume_dir(volume);
         async move { blocking_at(&dir.clone(), move || mount::clean_up(&dir)).await }.boxed()
     }
 
-    fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
+    fn unstage<'a>(&'a self, device: &'a str) -> PluginFuture<'a, ()> {
         let dir = self.device_dir(device);
         async move { blocking_at(&dir.clone(), move || mount::clean_up(&dir)).await }.boxed()
     }
 
-    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
+    fn device_on_disk<'a>(
+        &'a self,
+        volume: &'a PodVolume,
+    ) -> PluginFuture<'a, Option<FoundDevice>> {
         let mounted = volume.mode == VolumeMode::Filesystem;
         let name = mounted.then(|| FoundDevice::from(volume.name.clone()));
         futures::future::ready(Ok(name)).boxed()
     }
 
-    fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
+    fn devices_on_disk(&self) -> PluginFuture<'_, Vec<FoundDevice>> {
         let dir = self.devices_dir();
         blocking_on_own_files(move || {
             let children = entries::children(&dir)?;
@@ -201,12 +205,12 @@ fn operands<'a>(
     Ok(fs_type)
 }
 
-fn kind(path: &Path) -> Result<Kind, VolumeError> {
+fn kind(path: &Path) -> Result<PathType, VolumeError> {
     let found = fs::metadata(path).map_err(|error| VolumeError::io("look at", path, error))?;
     if found.is_dir() {
-        Ok(Kind::Directory)
+        Ok(PathType::Directory)
     } else if found.file_type().is_block_device() {
-        Ok(Kind::Disk)
+        Ok(PathType::Disk)
     } else {
         let error = std::io::Error::other("only directory and block device are supported");
         Err(VolumeError::io("use", path, error))
@@ -260,7 +264,7 @@ fn is_shared(dir: &Path, host: &VolumeHost) -> std::io::Result<bool> {
 
 /// Creates the symlink through which containers get a device.
 fn map_device(link: &Path, device: &Path) -> Result<Mounted, VolumeError> {
-    if kind(device)? != Kind::Disk {
+    if kind(device)? != PathType::Disk {
         let error = std::io::Error::other("it is no block device");
         return Err(VolumeError::io("use", device, error));
     }

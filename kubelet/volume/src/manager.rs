@@ -20,7 +20,7 @@ use super::{
     plugin::{Device, FsGroup, MountRequest, PodVolume, VolumePlugin},
     selinux,
     spec::{self, VolumeSpec},
-    world::{Wants, World},
+    state_of_world::{Resolution, StateOfWorld},
 };
 use crate::spec::VolumeMode;
 
@@ -33,7 +33,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(2 * 60 + 3);
 pub struct VolumeManager {
     pub(super) host: VolumeHost,
     pub(super) plugins: Vec<Arc<dyn VolumePlugin>>,
-    pub(super) world: Mutex<World>,
+    pub(super) world: Mutex<StateOfWorld>,
     /// Notified on each change of the world. Wakes waiters in the order in which they started to
     /// wait, unlike a watch channel.
     pub(super) changed: Notify,
@@ -94,18 +94,18 @@ impl VolumeManager {
                 }
             }
         }
-        let wants = if errors.is_empty() {
-            Wants::All
+        let resolution = if errors.is_empty() {
+            Resolution::Complete
         } else {
-            Wants::Some
+            Resolution::Partial
         };
-        self.world.lock().want(&uid, wanted, wants);
+        self.world.lock().want(&uid, wanted, resolution);
         self.changed.notify_waiters();
-        let ready = |world: &World| world.unmounted(&uid, &used).is_empty();
-        let is_ready = match wants {
-            Wants::All => self.wait_until(ready).await,
+        let ready = |world: &StateOfWorld| world.unmounted(&uid, &used).is_empty();
+        let is_ready = match resolution {
+            Resolution::Complete => self.wait_until(ready).await,
             // The pod can go on if all its volumes are mounted already.
-            Wants::Some => ready(&self.world.lock()),
+            Resolution::Partial => ready(&self.world.lock()),
         };
         if is_ready {
             return Ok(self.mounted(&uid, &used));
@@ -278,7 +278,7 @@ impl VolumeManager {
     }
 
     /// Waits until a condition holds; `false` if it does not in time.
-    async fn wait_until(&self, holds: impl Fn(&World) -> bool) -> bool {
+    async fn wait_until(&self, holds: impl Fn(&StateOfWorld) -> bool) -> bool {
         let deadline = Instant::now() + WAIT_LIMIT;
         loop {
             // Subscribe before checking, so that no change in between is missed.

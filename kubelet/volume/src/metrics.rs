@@ -4,7 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use kubelet_metrics::{Exposition, Family, Histogram};
 
-use super::world::Job;
+use super::state_of_world::VolumeOperation;
 use crate::spec::VolumeMode;
 
 /// Buckets in seconds, as upstream.
@@ -33,23 +33,23 @@ impl Default for StorageMetrics {
 
 impl StorageMetrics {
     /// Records a finished operation.
-    pub(super) fn ended(&self, job: &Job, succeeded: bool, took: Duration) {
+    pub(super) fn ended(&self, job: &VolumeOperation, succeeded: bool, took: Duration) {
         let (plugin, operation) = match job {
-            Job::SetUp { request, .. } => {
+            VolumeOperation::SetUp { request, .. } => {
                 let operation = match request.volume.mode {
                     VolumeMode::Filesystem => "volume_mount",
                     VolumeMode::Block => "map_volume",
                 };
                 (&request.volume.plugin, operation)
             }
-            Job::TearDown { volume, .. } => {
+            VolumeOperation::TearDown { volume, .. } => {
                 let operation = match volume.mode {
                     VolumeMode::Filesystem => "volume_unmount",
                     VolumeMode::Block => "unmap_volume",
                 };
                 (&volume.plugin, operation)
             }
-            Job::Unstage(device) => (&device.plugin, "unmount_device"),
+            VolumeOperation::Unstage(device) => (&device.plugin, "unmount_device"),
         };
         let status = if succeeded { "success" } else { "fail-unknown" };
         let labels = [

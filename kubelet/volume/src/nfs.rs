@@ -13,7 +13,7 @@ use super::{
     VolumeError, VolumeHost, blocking_on_own_files, blocking_on_server,
     host::{permit_for, unless_panicked},
     mount,
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::{VolumeSource, VolumeSpec},
 };
 
@@ -42,7 +42,7 @@ impl VolumePlugin for Nfs {
         }
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         let request = request.clone();
         let server = source(&request.spec).map(|source| source.server.clone());
         let mount = move || {
@@ -65,7 +65,7 @@ impl VolumePlugin for Nfs {
         async move { blocking_on_server(&server.unwrap_or_default(), mount).await }.boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         async move {
             let dir = self.host.volume_dir(volume);
             let path = dir.display();

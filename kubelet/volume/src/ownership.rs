@@ -33,7 +33,7 @@ pub fn set(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeErro
     if group.on_root_mismatch && is_right(dir, group.gid, read_only) {
         return Ok(());
     }
-    let mut change = Change {
+    let mut change = OwnershipChange {
         gid: Gid::from_raw(group.gid),
         read_only,
         refused: None,
@@ -54,14 +54,14 @@ fn is_right(dir: &Path, gid: u32, read_only: bool) -> bool {
     root.is_dir() && root.gid() == gid && root.permissions().mode() & needed == needed
 }
 
-struct Change {
+struct OwnershipChange {
     gid: Gid,
     read_only: bool,
     /// The error of the first change that failed.
     refused: Option<io::Error>,
 }
 
-impl Change {
+impl OwnershipChange {
     /// Changes each directory after its contents: a directory that is right implies that everything
     /// below it is. Other mounts inside the volume are left alone.
     fn everything(&mut self, dir: &Path) -> io::Result<()> {

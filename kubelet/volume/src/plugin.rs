@@ -37,7 +37,7 @@ use super::{
 };
 
 /// The future of a plugin call.
-pub type Work<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
+pub type PluginFuture<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
 
 /// One volume of one pod, as its directory identifies it: `pods/<uid>/volumes/<plugin>/<name>`, or
 /// `volumeDevices` for devices.
@@ -226,13 +226,13 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
 
     /// Unique name of the volume if a controller has to attach it to the node: see
     /// [`MountRequest::attachment`]. Only volumes with a device are attached.
-    fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, Option<String>> {
+    fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, Option<String>> {
         let _ = spec;
         future::ready(Ok(None)).boxed()
     }
 
     /// Whether the volume can be mounted with [`MountRequest::selinux_label`].
-    fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, bool> {
+    fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, bool> {
         let _ = spec;
         future::ready(Ok(false)).boxed()
     }
@@ -245,42 +245,45 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
 
     /// Prepares the device of the request. Fails and is called again, rather than waiting for
     /// something slow such as the attachment.
-    fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
+    fn stage<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, ()> {
         let _ = request;
         done()
     }
 
     /// Makes the volume ready for the pod, or refreshes its contents.
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted>;
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted>;
 
     /// Expands a mounted volume to `bytes`. After an error, the outcome is unknown.
-    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, Growth> {
+    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> PluginFuture<'a, Growth> {
         let _ = (request, bytes);
         future::ready(Ok(Growth::Needless)).boxed()
     }
 
     /// Undoes [`set_up`](Self::set_up), and removes the volume's directory and everything that
     /// belongs only to the pod.
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()>;
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()>;
 
     /// Undoes [`stage`](Self::stage).
-    fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
+    fn unstage<'a>(&'a self, device: &'a str) -> PluginFuture<'a, ()> {
         let _ = device;
         done()
     }
 
     /// The device of a volume that an earlier kubelet left on the node.
-    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
+    fn device_on_disk<'a>(
+        &'a self,
+        volume: &'a PodVolume,
+    ) -> PluginFuture<'a, Option<FoundDevice>> {
         let _ = volume;
         future::ready(Ok(None)).boxed()
     }
 
     /// All devices that an earlier kubelet left on the node, in use or not.
-    fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
+    fn devices_on_disk(&self) -> PluginFuture<'_, Vec<FoundDevice>> {
         future::ready(Ok(Vec::new())).boxed()
     }
 }
 
-fn done<'a>() -> Work<'a, ()> {
+fn done<'a>() -> PluginFuture<'a, ()> {
     future::ready(Ok(())).boxed()
 }

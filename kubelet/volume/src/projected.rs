@@ -13,8 +13,8 @@ use super::{
     atomic_writer::{FileProjection, Payload},
     config_map::Projection,
     downward_api,
-    files::{self, Keep},
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    files::{self, FileStorage},
+    plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     secret,
     spec::VolumeSpec,
     trust_bundles::{self, Order},
@@ -50,15 +50,15 @@ impl VolumePlugin for Projected {
         true
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         async move {
             let payload = self.payload(request).await?;
-            files::set_up(&self.host, request, payload, Keep::InMemory).await
+            files::set_up(&self.host, request, payload, FileStorage::InMemory).await
         }
         .boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         async move {
             files::tear_down(&self.host, volume).await?;
             self.tokens.forget(&volume.uid);

@@ -17,11 +17,11 @@ use tracing::{debug, info, warn};
 
 use super::{
     VolumeError, VolumeHost, access, blocking_on_own_files, disk, entries,
-    expansion::{Expanded, Expansion, Known},
+    expansion::{Expansion, ExpansionResult, ExpansionState},
     manager::VolumeManager,
     plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin},
+    state_of_world::VolumeOperation,
     subpath,
-    world::Job,
 };
 use crate::spec::VolumeMode;
 
@@ -34,7 +34,7 @@ impl VolumeManager {
             return;
         }
         let mut tasks = JoinSet::<Outcome>::new();
-        let mut running = HashMap::<Id, (Job, Instant)>::new();
+        let mut running = HashMap::<Id, (VolumeOperation, Instant)>::new();
         loop {
             // Subscribe before checking, so that no change in between is missed.
             let changed = self.changed.notified();
@@ -66,9 +66,9 @@ impl VolumeManager {
         }
     }
 
-    fn ended(&self, job: &Job, outcome: Outcome) {
+    fn ended(&self, job: &VolumeOperation, outcome: Outcome) {
         match (job, &outcome) {
-            (Job::SetUp { request, first, .. }, Ok(_)) => {
+            (VolumeOperation::SetUp { request, first, .. }, Ok(_)) => {
                 let pod = identity::full_name(&request.pod);
                 let volume = request.name();
                 if *first {
@@ -77,25 +77,25 @@ impl VolumeManager {
                     debug!(pod, pod_uid = %request.volume.uid, volume, "volume is up to date");
                 }
             }
-            (Job::SetUp { request, first, .. }, Err(error)) => warn!(
+            (VolumeOperation::SetUp { request, first, .. }, Err(error)) => warn!(
                 pod = identity::full_name(&request.pod), pod_uid = %request.volume.uid,
                 volume = request.name(), %error,
                 "cannot {} volume", if *first { "mount" } else { "refresh" }
             ),
-            (Job::TearDown { volume, .. }, Ok(_)) => {
+            (VolumeOperation::TearDown { volume, .. }, Ok(_)) => {
                 info!(pod_uid = %volume.uid, %volume, "gave volume back");
             }
-            (Job::TearDown { volume, .. }, Err(error)) => {
+            (VolumeOperation::TearDown { volume, .. }, Err(error)) => {
                 warn!(pod_uid = %volume.uid, %volume, %error, "cannot give volume back");
             }
-            (Job::Unstage(device), Ok(_)) => {
+            (VolumeOperation::Unstage(device), Ok(_)) => {
                 info!(
                     plugin = device.plugin,
                     device = device.name,
                     "unstaged device"
                 );
             }
-            (Job::Unstage(device), Err(error)) => warn!(
+            (VolumeOperation::Unstage(device), Err(error)) => warn!(
                 plugin = device.plugin, device = device.name, %error, "cannot unstage device"
             ),
         }
@@ -104,9 +104,9 @@ impl VolumeManager {
         self.changed.notify_waiters();
     }
 
-    async fn perform(self: Arc<Self>, job: Job) -> Outcome {
+    async fn perform(self: Arc<Self>, job: VolumeOperation) -> Outcome {
         match job {
-            Job::SetUp {
+            VolumeOperation::SetUp {
                 request,
                 stage,
                 grow,
@@ -132,7 +132,7 @@ impl VolumeManager {
                 }
                 Ok(Some(mounted))
             }
-            Job::TearDown { volume, .. } => {
+            VolumeOperation::TearDown { volume, .. } => {
                 let plugin = self.known_plugin(&volume)?;
                 let pod_dir = self.host.pod_dir(&volume.uid);
                 let name = volume.name.clone();
@@ -142,7 +142,7 @@ impl VolumeManager {
                 plugin.tear_down(&volume).await?;
                 Ok(None)
             }
-            Job::Unstage(device) => {
+            VolumeOperation::Unstage(device) => {
                 if let Some(plugin) = self.plugin(&device.plugin) {
                     plugin.unstage(&device.name).await?;
                 }
@@ -279,7 +279,7 @@ impl Steps<'_> {
     }
 
     /// Expands the volume, which is set up.
-    async fn grow(&self, known: Known) -> Expanded {
+    async fn grow(&self, known: ExpansionState) -> ExpansionResult {
         let growing = match self.request.volume.mode {
             VolumeMode::Filesystem => "MountVolume.Setup failed while expanding volume",
             VolumeMode::Block => "MapVolume.MarkVolumeAsMounted failed while expanding volume",
@@ -294,7 +294,7 @@ impl Steps<'_> {
         if let Err(error) = &expanded.result {
             self.failed(growing, error);
         }
-        if expanded.is_news {
+        if expanded.has_grown {
             self.succeeded(
                 reason::FILE_SYSTEM_RESIZE_SUCCESSFUL,
                 "MountVolume.NodeExpandVolume succeeded",

@@ -8,8 +8,8 @@ use super::{
     VolumeError, VolumeHost,
     atomic_writer::Payload,
     config_map::Projection,
-    files::{self, Keep},
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    files::{self, FileStorage},
+    plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
 };
 
@@ -36,7 +36,7 @@ impl VolumePlugin for Secret {
         true
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         async move {
             let Some(source) = request.spec.inline().and_then(|v| v.secret.as_ref()) else {
                 return Err(VolumeError::Unsupported(request.name().to_owned()));
@@ -49,12 +49,12 @@ impl VolumePlugin for Secret {
             };
             let namespace = identity::namespace(&request.pod);
             let payload = payload(&projection, &*self.host.objects, namespace).await?;
-            files::set_up(&self.host, request, payload, Keep::InMemory).await
+            files::set_up(&self.host, request, payload, FileStorage::InMemory).await
         }
         .boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         files::tear_down(&self.host, volume).boxed()
     }
 }

@@ -7,7 +7,9 @@ use futures::future::{self, FutureExt as _};
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_volume::{
     VolumeError, VolumeHost,
-    plugin::{Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    plugin::{
+        Attributes, FoundDevice, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin,
+    },
     plugins,
     spec::VolumeSpec,
 };
@@ -122,15 +124,15 @@ impl VolumePlugin for Hung {
         Attributes::default()
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         future::ready(Err(VolumeError::Unsupported(request.spec.name.clone()))).boxed()
     }
 
-    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> PluginFuture<'a, ()> {
         future::ready(Ok(())).boxed()
     }
 
-    fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
+    fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> PluginFuture<'a, Option<FoundDevice>> {
         let answers = Arc::clone(&self.0);
         kubelet_volume::blocking_on_server("test", move || {
             let _ = answers.lock().recv();

@@ -97,7 +97,7 @@ pub enum CsiNodeError {
 
 /// A change to publish.
 #[derive(Clone, Copy, Debug)]
-enum Change<'a> {
+enum CsiNodeChange<'a> {
     /// Ensure that the `CSINode` exists.
     Begin,
     Install(&'a DriverInfo),
@@ -149,7 +149,7 @@ impl CsiNodeKeeper {
         if driver.node_id.is_empty() {
             return Err(CsiNodeError::NoNodeId);
         }
-        self.make(Change::Install(driver)).await
+        self.make(CsiNodeChange::Install(driver)).await
     }
 
     /// Starts to withdraw a driver that is gone, unless it comes back first.
@@ -169,7 +169,7 @@ impl CsiNodeKeeper {
         if self.node.clone().wait_for(Option::is_some).await.is_err() {
             return;
         }
-        while let Err(error) = self.make(Change::Begin).await {
+        while let Err(error) = self.make(CsiNodeChange::Begin).await {
             self.report("failed to initialize CSINode", &error);
             *self.problem.lock() = Some(format!("failed to initialize CSINode: {error}"));
             wait(&mut delay).await;
@@ -182,7 +182,7 @@ impl CsiNodeKeeper {
                 self.changed.notified().await;
                 continue;
             };
-            match self.make(Change::Uninstall(&driver)).await {
+            match self.make(CsiNodeChange::Uninstall(&driver)).await {
                 Ok(()) => delay = RETRY_BASE,
                 Err(error) => {
                     self.report("the cluster was not told that a CSI driver is gone", &error);
@@ -204,20 +204,20 @@ impl CsiNodeKeeper {
     }
 
     /// Makes a change, with a few attempts.
-    async fn make(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+    async fn make(&self, change: CsiNodeChange<'_>) -> Result<(), CsiNodeError> {
         let _turn = self.turn.lock().await;
         let was_gone = match change {
-            Change::Begin => false,
-            Change::Install(driver) => self.gone.lock().remove(&driver.name),
+            CsiNodeChange::Begin => false,
+            CsiNodeChange::Install(driver) => self.gone.lock().remove(&driver.name),
             // It may have come back in the meantime.
-            Change::Uninstall(driver) if !self.gone.lock().contains(driver) => return Ok(()),
-            Change::Uninstall(_) => true,
+            CsiNodeChange::Uninstall(driver) if !self.gone.lock().contains(driver) => return Ok(()),
+            CsiNodeChange::Uninstall(_) => true,
         };
         let mut delay = FIRST_RETRY;
         let mut tries = 1;
         loop {
             let error = match (self.attempt(change).await, change) {
-                (Ok(()), Change::Uninstall(driver)) => {
+                (Ok(()), CsiNodeChange::Uninstall(driver)) => {
                     self.gone.lock().remove(driver);
                     info!(driver, "the cluster knows that the CSI driver is gone");
                     return Ok(());
@@ -226,7 +226,7 @@ impl CsiNodeKeeper {
                 (Err(error), _) => error,
             };
             if tries == TRIES {
-                if let (Change::Install(driver), true) = (change, was_gone) {
+                if let (CsiNodeChange::Install(driver), true) = (change, was_gone) {
                     self.uninstall(&driver.name);
                 }
                 return Err(error);
@@ -238,21 +238,21 @@ impl CsiNodeKeeper {
         }
     }
 
-    async fn attempt(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+    async fn attempt(&self, change: CsiNodeChange<'_>) -> Result<(), CsiNodeError> {
         match change {
-            Change::Begin => self.write_csi_node(change).await,
-            Change::Install(_) => {
+            CsiNodeChange::Begin => self.write_csi_node(change).await,
+            CsiNodeChange::Install(_) => {
                 self.write_node(change).await?;
                 self.write_csi_node(change).await
             }
-            Change::Uninstall(_) => {
+            CsiNodeChange::Uninstall(_) => {
                 self.write_csi_node(change).await?;
                 self.write_node(change).await
             }
         }
     }
 
-    async fn write_node(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+    async fn write_node(&self, change: CsiNodeChange<'_>) -> Result<(), CsiNodeError> {
         let node = ask(self.nodes.get(&self.node_name)).await;
         let node = node.map_err(CsiNodeError::Node)?;
         let Some(patch) = node_patch(&node.metadata, change)? else {
@@ -265,11 +265,11 @@ impl CsiNodeKeeper {
         Ok(())
     }
 
-    async fn write_csi_node(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+    async fn write_csi_node(&self, change: CsiNodeChange<'_>) -> Result<(), CsiNodeError> {
         let failed = CsiNodeError::CsiNode;
         let known = match (ask(self.csi_nodes.get(&self.node_name)).await, change) {
             (Ok(known), _) => known,
-            (Err(error), Change::Uninstall(_)) if error.is_not_found() => return Ok(()),
+            (Err(error), CsiNodeChange::Uninstall(_)) if error.is_not_found() => return Ok(()),
             (Err(error), _) if error.is_not_found() => {
                 let mut new = new_csi_node(&self.node_name, self.uid()?);
                 make(&mut new, change);
@@ -336,11 +336,11 @@ fn new_csi_node(name: &str, uid: String) -> CSINode {
 }
 
 /// Applies a change to a `CSINode`.
-fn make(csi_node: &mut CSINode, change: Change<'_>) {
+fn make(csi_node: &mut CSINode, change: CsiNodeChange<'_>) {
     let drivers = &mut csi_node.spec.drivers;
     match change {
-        Change::Begin => {}
-        Change::Install(driver) => {
+        CsiNodeChange::Begin => {}
+        CsiNodeChange::Install(driver) => {
             let wanted = entry(driver);
             if drivers.iter().any(|known| is_same(known, &wanted)) {
                 return;
@@ -348,7 +348,7 @@ fn make(csi_node: &mut CSINode, change: Change<'_>) {
             drivers.retain(|known| known.name != driver.name);
             drivers.push(wanted);
         }
-        Change::Uninstall(driver) => {
+        CsiNodeChange::Uninstall(driver) => {
             drivers.retain(|known| known.name != driver);
             return;
         }
@@ -385,7 +385,7 @@ fn is_same(one: &CSINodeDriver, other: &CSINodeDriver) -> bool {
 }
 
 /// The patch of the node for a change; `None` if nothing has to change.
-fn node_patch(node: &ObjectMeta, change: Change<'_>) -> Result<Option<Value>, CsiNodeError> {
+fn node_patch(node: &ObjectMeta, change: CsiNodeChange<'_>) -> Result<Option<Value>, CsiNodeError> {
     let annotations = node.annotations.as_ref();
     let value = annotations.and_then(|annotations| annotations.get(NODE_IDS));
     let known: BTreeMap<String, String> = match value.map(String::as_str) {
@@ -398,8 +398,8 @@ fn node_patch(node: &ObjectMeta, change: Change<'_>) -> Result<Option<Value>, Cs
     let mut ids = known.clone();
     let mut labels = Map::new();
     match change {
-        Change::Begin => {}
-        Change::Install(driver) => {
+        CsiNodeChange::Begin => {}
+        CsiNodeChange::Install(driver) => {
             ids.insert(driver.name.clone(), driver.node_id.clone());
             for (label, reported) in &driver.topology {
                 match node.labels.as_ref().and_then(|labels| labels.get(label)) {
@@ -415,7 +415,7 @@ fn node_patch(node: &ObjectMeta, change: Change<'_>) -> Result<Option<Value>, Cs
                 }
             }
         }
-        Change::Uninstall(driver) => drop(ids.remove(driver)),
+        CsiNodeChange::Uninstall(driver) => drop(ids.remove(driver)),
     }
     let mut metadata = Map::new();
     if ids != known {

@@ -37,7 +37,7 @@ pub(super) async fn is_ready(dir: &Path, target: &Path) -> Result<bool, VolumeEr
 }
 
 /// The record that was written before a driver call.
-pub(super) struct Begun {
+pub(super) struct JournalEntry {
     data: VolumeData,
     /// There was no record before.
     is_new: bool,
@@ -50,7 +50,7 @@ pub(super) async fn begin(
     target: &Path,
     makes_target: bool,
     data: VolumeData,
-) -> Result<Begun, VolumeError> {
+) -> Result<JournalEntry, VolumeError> {
     let (dir, target) = (dir.to_owned(), target.to_owned());
     blocking_at(&target.clone(), move || {
         mount::make_dir(&dir, 0o750)?;
@@ -62,13 +62,13 @@ pub(super) async fn begin(
         if let Some(known) = known
             && known.is_ready(&target)?
         {
-            return Ok(Begun {
+            return Ok(JournalEntry {
                 data: known,
                 is_new,
             });
         }
         data.save(&dir)?;
-        Ok(Begun { data, is_new })
+        Ok(JournalEntry { data, is_new })
     })
     .await
 }
@@ -92,13 +92,13 @@ pub(super) async fn begin_undo(
 /// Records the result of a driver call. If the driver certainly did nothing, a new record is
 /// removed.
 pub(super) async fn end(
-    begun: Begun,
+    begun: JournalEntry,
     dir: &Path,
     target: &Path,
     outcome: Result<(), CsiError>,
 ) -> Result<(), VolumeError> {
     let (dir, target) = (dir.to_owned(), target.to_owned());
-    let Begun { mut data, is_new } = begun;
+    let JournalEntry { mut data, is_new } = begun;
     match outcome {
         Ok(()) => {
             blocking_at(&target.clone(), move || {

@@ -32,7 +32,8 @@ pub use self::{
 use super::{
     VolumeError, VolumeHost,
     plugin::{
-        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumePlugin, Work,
+        Attributes, FoundDevice, Growth, MountRequest, Mounted, PluginFuture, PodVolume,
+        VolumePlugin,
     },
     spec::{VolumeMode, VolumeSpec},
 };
@@ -95,7 +96,7 @@ impl VolumePlugin for Csi {
         }))
     }
 
-    fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, Option<String>> {
+    fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, Option<String>> {
         async move {
             let Some(source) = source::persistent(spec) else {
                 return Ok(None);
@@ -107,7 +108,7 @@ impl VolumePlugin for Csi {
         .boxed()
     }
 
-    fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, bool> {
+    fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, bool> {
         async move {
             let Some(source) = source::persistent(spec) else {
                 return Ok(false);
@@ -123,25 +124,25 @@ impl VolumePlugin for Csi {
         spec.mode == VolumeMode::Filesystem
     }
 
-    fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
+    fn stage<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, ()> {
         match request.spec.mode {
             VolumeMode::Filesystem => self.stage_directory(request).boxed(),
             VolumeMode::Block => self.stage_block(request).boxed(),
         }
     }
 
-    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {
         match request.spec.mode {
             VolumeMode::Filesystem => self.publish_directory(request).boxed(),
             VolumeMode::Block => self.publish_block(request).boxed(),
         }
     }
 
-    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, Growth> {
+    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> PluginFuture<'a, Growth> {
         self.grow(request, bytes).boxed()
     }
 
-    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         async move {
             match volume.mode {
                 VolumeMode::Filesystem => self.unpublish_directory(volume).await?,
@@ -153,21 +154,24 @@ impl VolumePlugin for Csi {
         .boxed()
     }
 
-    fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
+    fn unstage<'a>(&'a self, device: &'a str) -> PluginFuture<'a, ()> {
         match block::volume_name(device) {
             Some(volume) => self.unstage_block(volume).boxed(),
             None => self.unstage_directory(device).boxed(),
         }
     }
 
-    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
+    fn device_on_disk<'a>(
+        &'a self,
+        volume: &'a PodVolume,
+    ) -> PluginFuture<'a, Option<FoundDevice>> {
         match volume.mode {
             VolumeMode::Filesystem => self.device_of_directory(volume).boxed(),
             VolumeMode::Block => self.device_of_block(volume).boxed(),
         }
     }
 
-    fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
+    fn devices_on_disk(&self) -> PluginFuture<'_, Vec<FoundDevice>> {
         async move {
             let mut found = self.directories_on_disk().await?;
             found.extend(self.blocks_on_disk().await?);

@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use self::attempts::Attempts;
 use super::{
-    expansion::Known,
+    expansion::ExpansionState,
     plugin::{Device, MountRequest, Mounted, PodVolume},
 };
 
 /// The state of all volumes on this node.
 #[derive(Debug, Default)]
-pub(super) struct World {
+pub(super) struct StateOfWorld {
     /// The volumes of each pod, by their names in its spec.
     names: BTreeMap<PodUid, BTreeMap<String, PodVolume>>,
     mounts: BTreeMap<PodVolume, Mount>,
@@ -36,17 +36,17 @@ pub(super) struct World {
 /// One volume of one pod.
 #[derive(Debug)]
 struct Mount {
-    wanted: Wanted,
-    actual: Actual,
+    wanted: DesiredState,
+    actual: ActualState,
     device: Option<Device>,
     /// Set up, but due for a refresh or an expansion.
     refresh: bool,
-    growth: Known,
+    growth: ExpansionState,
     attempts: Attempts,
 }
 
 #[derive(Debug)]
-enum Wanted {
+enum DesiredState {
     Yes(Arc<MountRequest>),
     No,
     /// Set up by an earlier kubelet; the pod has not been seen yet.
@@ -54,7 +54,7 @@ enum Wanted {
 }
 
 #[derive(Debug)]
-enum Actual {
+enum ActualState {
     Absent,
     /// May be partly set up.
     Uncertain,
@@ -76,15 +76,15 @@ struct DeviceState {
 
 /// Whether all volumes of a pod could be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
-    All,
+pub(super) enum Resolution {
+    Complete,
     /// The sources of the other volumes are currently unknown.
-    Some,
+    Partial,
 }
 
 /// An operation on a volume.
 #[derive(Clone, Debug)]
-pub(super) enum Job {
+pub(super) enum VolumeOperation {
     /// Sets up or refreshes a volume; stages its device first if necessary.
     SetUp {
         request: Arc<MountRequest>,
@@ -94,7 +94,7 @@ pub(super) enum Job {
         /// The volume is `ReadWriteOncePod`, and another pod has it or may have it.
         conflicts: bool,
         /// Expands the volume after the set-up.
-        grow: Option<Known>,
+        grow: Option<ExpansionState>,
     },
     TearDown {
         volume: PodVolume,
@@ -103,14 +103,19 @@ pub(super) enum Job {
     Unstage(Device),
 }
 
-impl World {
-    /// Sets the volumes that a pod wants, by their names in its spec. With `Wants::Some`, the pod
-    /// keeps its other volumes too. Mounted volumes that refresh or grow become due for another
-    /// set-up.
-    pub(super) fn want(&mut self, uid: &PodUid, wanted: Vec<(MountRequest, bool)>, wants: Wants) {
-        let mut names = match wants {
-            Wants::All => BTreeMap::new(),
-            Wants::Some => self.names.remove(uid).unwrap_or_default(),
+impl StateOfWorld {
+    /// Sets the volumes that a pod wants, by their names in its spec. With `Resolution::Partial`,
+    /// the pod keeps its other volumes too. Mounted volumes that refresh or grow become due for
+    /// another set-up.
+    pub(super) fn want(
+        &mut self,
+        uid: &PodUid,
+        wanted: Vec<(MountRequest, bool)>,
+        resolution: Resolution,
+    ) {
+        let mut names = match resolution {
+            Resolution::Complete => BTreeMap::new(),
+            Resolution::Partial => self.names.remove(uid).unwrap_or_default(),
         };
         let mut requests = BTreeMap::new();
         for (request, refresh) in wanted {
@@ -119,21 +124,21 @@ impl World {
         }
         self.names.insert(uid.clone(), names);
         for (volume, mount) in self.mounts_of(uid) {
-            if wants == Wants::All && !requests.contains_key(volume) {
+            if resolution == Resolution::Complete && !requests.contains_key(volume) {
                 mount.unwant();
             }
         }
         self.mounts.retain(|_, mount| !mount.is_done());
         for (volume, (request, refresh)) in requests {
             let mount = self.mounts.entry(volume).or_insert_with(|| Mount {
-                wanted: Wanted::NotKnown,
-                actual: Actual::Absent,
+                wanted: DesiredState::NotKnown,
+                actual: ActualState::Absent,
                 device: None,
                 refresh: false,
-                growth: Known::default(),
+                growth: ExpansionState::default(),
                 attempts: Attempts::default(),
             });
-            if !matches!(mount.wanted, Wanted::Yes(_)) {
+            if !matches!(mount.wanted, DesiredState::Yes(_)) {
                 mount.attempts.turn();
             }
             if let Some(device) = &request.device {
@@ -147,8 +152,8 @@ impl World {
                 mount.growth.size.get_or_insert(capacity.known);
             }
             let grows = mount.growth(&request).is_some();
-            mount.refresh |= (refresh || grows) && matches!(mount.actual, Actual::Mounted(_));
-            mount.wanted = Wanted::Yes(Arc::new(request));
+            mount.refresh |= (refresh || grows) && matches!(mount.actual, ActualState::Mounted(_));
+            mount.wanted = DesiredState::Yes(Arc::new(request));
         }
     }
 
@@ -168,11 +173,11 @@ impl World {
             device
         });
         self.mounts.entry(volume).or_insert(Mount {
-            wanted: Wanted::NotKnown,
-            actual: Actual::Uncertain,
+            wanted: DesiredState::NotKnown,
+            actual: ActualState::Uncertain,
             device,
             refresh: false,
-            growth: Known::default(),
+            growth: ExpansionState::default(),
             attempts: Attempts::default(),
         });
     }
@@ -180,7 +185,7 @@ impl World {
     /// Records a device found on disk, which may or may not be staged.
     pub(super) fn found_device(&mut self, device: Device, attachment: Option<String>) {
         let is_wanted = self.mounts.values().any(|mount| {
-            matches!(mount.wanted, Wanted::Yes(_)) && mount.device.as_ref() == Some(&device)
+            matches!(mount.wanted, DesiredState::Yes(_)) && mount.device.as_ref() == Some(&device)
         });
         // The request of a pod that wants the device takes precedence.
         if let Some(name) = attachment.filter(|_| !is_wanted) {
@@ -208,10 +213,10 @@ impl World {
             let mut count = |state| {
                 *counts.entry((volume.plugin.clone(), state)).or_default() += 1;
             };
-            if matches!(mount.actual, Actual::Mounted(_)) {
+            if matches!(mount.actual, ActualState::Mounted(_)) {
                 count("actual_state_of_world");
             }
-            if matches!(mount.wanted, Wanted::Yes(_)) {
+            if matches!(mount.wanted, DesiredState::Yes(_)) {
                 count("desired_state_of_world");
             }
         }
@@ -221,7 +226,7 @@ impl World {
     /// Immediately retries the volumes that wait for these attachments.
     pub(super) fn retry(&mut self, attachments: &BTreeSet<&String>) {
         for mount in self.mounts.values_mut() {
-            let Wanted::Yes(request) = &mount.wanted else {
+            let DesiredState::Yes(request) = &mount.wanted else {
                 continue;
             };
             let attachment = request.attachment.as_ref();
@@ -258,7 +263,7 @@ impl World {
     ) -> Option<(&Mounted, &Arc<MountRequest>)> {
         let mount = self.mounts.get(self.names.get(uid)?.get(name)?)?;
         match (&mount.actual, &mount.wanted) {
-            (Actual::Mounted(mounted), Wanted::Yes(request)) => Some((mounted, request)),
+            (ActualState::Mounted(mounted), DesiredState::Yes(request)) => Some((mounted, request)),
             _ => None,
         }
     }
@@ -281,14 +286,14 @@ impl World {
     }
 
     /// Marks and returns the operations that are due, and when the next one is.
-    pub(super) fn begin(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
+    pub(super) fn begin(&mut self, now: Instant) -> (Vec<VolumeOperation>, Option<Instant>) {
         let mut jobs = Vec::new();
         let mut next = None;
         let conflicts = self.conflicts();
         for (volume, mount) in &mut self.mounts {
             match &mount.wanted {
-                Wanted::NotKnown => {}
-                Wanted::No => {
+                DesiredState::NotKnown => {}
+                DesiredState::No => {
                     if !mount.attempts.may_begin(now, &mut next) {
                         continue;
                     }
@@ -300,13 +305,13 @@ impl World {
                         state.tearing_down += 1;
                     }
                     mount.attempts.busy = true;
-                    jobs.push(Job::TearDown {
+                    jobs.push(VolumeOperation::TearDown {
                         volume: volume.clone(),
                         device: mount.device.clone(),
                     });
                 }
-                Wanted::Yes(request) => {
-                    let first = !matches!(mount.actual, Actual::Mounted(_));
+                DesiredState::Yes(request) => {
+                    let first = !matches!(mount.actual, ActualState::Mounted(_));
                     if !(first || mount.refresh) || !mount.attempts.may_begin(now, &mut next) {
                         continue;
                     }
@@ -322,7 +327,7 @@ impl World {
                     }
                     mount.attempts.busy = true;
                     mount.refresh = false;
-                    jobs.push(Job::SetUp {
+                    jobs.push(VolumeOperation::SetUp {
                         request: Arc::clone(request),
                         stage,
                         first,
@@ -337,7 +342,7 @@ impl World {
     }
 
     /// Records how far a volume has grown, for all pods that use it on this node.
-    pub(super) fn note_growth(&mut self, volume: &PodVolume, known: Known) {
+    pub(super) fn note_growth(&mut self, volume: &PodVolume, known: ExpansionState) {
         let mount = self.mounts.get(volume);
         let device = mount.and_then(|mount| mount.device.clone());
         for (other, mount) in &mut self.mounts {
@@ -348,11 +353,11 @@ impl World {
     }
 
     /// Records the result of an operation.
-    pub(super) fn end(&mut self, job: &Job, result: Result<Option<Mounted>, String>) {
+    pub(super) fn end(&mut self, job: &VolumeOperation, result: Result<Option<Mounted>, String>) {
         let now = Instant::now();
         let error = result.as_ref().err().cloned();
         match job {
-            Job::SetUp {
+            VolumeOperation::SetUp {
                 request,
                 stage,
                 conflicts,
@@ -373,18 +378,20 @@ impl World {
                 mount.attempts.end(error, now);
                 match result {
                     Ok(Some(mounted)) => {
-                        mount.actual = Actual::Mounted(mounted);
+                        mount.actual = ActualState::Mounted(mounted);
                     }
-                    Ok(None) => mount.actual = Actual::Uncertain,
+                    Ok(None) => mount.actual = ActualState::Uncertain,
                     Err(_) if *conflicts => {}
-                    Err(_) if matches!(mount.actual, Actual::Mounted(_)) => mount.refresh = true,
-                    Err(_) => mount.actual = Actual::Uncertain,
+                    Err(_) if matches!(mount.actual, ActualState::Mounted(_)) => {
+                        mount.refresh = true
+                    }
+                    Err(_) => mount.actual = ActualState::Uncertain,
                 }
-                if matches!(mount.wanted, Wanted::No) {
+                if matches!(mount.wanted, DesiredState::No) {
                     mount.attempts.turn();
                 }
             }
-            Job::TearDown { volume, device } => {
+            VolumeOperation::TearDown { volume, device } => {
                 if let Some(device) = device {
                     if let Some(state) = self.devices.get_mut(device) {
                         state.tearing_down -= 1;
@@ -396,15 +403,15 @@ impl World {
                     return;
                 };
                 mount.actual = match &error {
-                    None => Actual::Absent,
-                    Some(_) => Actual::Uncertain,
+                    None => ActualState::Absent,
+                    Some(_) => ActualState::Uncertain,
                 };
                 mount.attempts.end(error, now);
                 if mount.is_done() {
                     self.mounts.remove(volume);
                 }
             }
-            Job::Unstage(device) => {
+            VolumeOperation::Unstage(device) => {
                 if let Some(state) = self.devices.get_mut(device) {
                     state.staged = error.is_none().then_some(false);
                     state.attempts.end(error, now);
@@ -416,24 +423,24 @@ impl World {
 
 impl Mount {
     /// The growth state, if the volume is smaller than its capacity and can be expanded now.
-    fn growth(&self, request: &MountRequest) -> Option<Known> {
+    fn growth(&self, request: &MountRequest) -> Option<ExpansionState> {
         let capacity = request.spec.capacity.as_ref()?;
         let grows = self.growth.size < Some(capacity.bytes) && !self.growth.is_in_use;
         grows.then_some(self.growth)
     }
 
     fn unwant(&mut self) {
-        if !matches!(self.wanted, Wanted::No) {
+        if !matches!(self.wanted, DesiredState::No) {
             self.attempts.turn();
         }
-        self.wanted = Wanted::No;
+        self.wanted = DesiredState::No;
         self.refresh = false;
     }
 
     /// Whether the volume is unwanted, torn down and idle.
     const fn is_done(&self) -> bool {
-        matches!(self.wanted, Wanted::No)
-            && matches!(self.actual, Actual::Absent)
+        matches!(self.wanted, DesiredState::No)
+            && matches!(self.actual, ActualState::Absent)
             && !self.attempts.busy
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use tokio::time::Instant;
 
-use super::{Actual, Job, Wanted, World};
+use super::{ActualState, DesiredState, StateOfWorld, VolumeOperation};
 use crate::plugin::{Device, PodVolume};
 
-impl World {
+impl StateOfWorld {
     /// `ReadWriteOncePod` volumes whose pods have to wait, because another pod has the volume or
     /// may have it.
     pub(super) fn conflicts(&self) -> BTreeSet<PodVolume> {
@@ -15,16 +15,16 @@ impl World {
             self.mounts.iter().any(|(other, mount)| {
                 other.uid != volume.uid
                     && mount.device.as_ref() == Some(device)
-                    && !matches!(mount.actual, Actual::Absent)
+                    && !matches!(mount.actual, ActualState::Absent)
             })
         };
         let mounts = self.mounts.iter().filter(|(volume, mount)| {
-            let Wanted::Yes(request) = &mount.wanted else {
+            let DesiredState::Yes(request) = &mount.wanted else {
                 return false;
             };
             let device = request.device.as_ref();
             request.spec.is_for_one_pod()
-                && !matches!(mount.actual, Actual::Mounted(_))
+                && !matches!(mount.actual, ActualState::Mounted(_))
                 && device.is_some_and(|device| is_elsewhere(volume, device))
         });
         mounts.map(|(volume, _)| volume.clone()).collect()
@@ -36,7 +36,7 @@ impl World {
         for mount in mounts.filter(|mount| mount.device.as_ref() == Some(device)) {
             if matches!(
                 (&mount.wanted, &mount.actual),
-                (Wanted::Yes(_), Actual::Absent)
+                (DesiredState::Yes(_), ActualState::Absent)
             ) {
                 mount.attempts.turn();
             }
@@ -46,7 +46,7 @@ impl World {
     pub(super) fn begin_devices(
         &mut self,
         now: Instant,
-        jobs: &mut Vec<Job>,
+        jobs: &mut Vec<VolumeOperation>,
         next: &mut Option<Instant>,
     ) {
         let (mounts, settled) = (&self.mounts, self.settled);
@@ -71,7 +71,7 @@ impl World {
                 continue;
             }
             state.attempts.busy = true;
-            jobs.push(Job::Unstage(device.clone()));
+            jobs.push(VolumeOperation::Unstage(device.clone()));
         }
     }
 }

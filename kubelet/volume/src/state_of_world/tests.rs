@@ -42,29 +42,29 @@ fn request(uid: &str) -> MountRequest {
     }
 }
 
-fn want(world: &mut World, uid: &str, refresh: bool) {
+fn want(world: &mut StateOfWorld, uid: &str, refresh: bool) {
     let wanted = vec![(request(uid), refresh)];
-    world.want(&PodUid::from(uid), wanted, Wants::All);
+    world.want(&PodUid::from(uid), wanted, Resolution::Complete);
 }
 
-fn begin(world: &mut World) -> Vec<Job> {
+fn begin(world: &mut StateOfWorld) -> Vec<VolumeOperation> {
     world.begin(Instant::now()).0
 }
 
-fn kinds(jobs: &[Job]) -> Vec<String> {
-    let kind = |job: &Job| match job {
-        Job::SetUp { request, stage, .. } => {
+fn kinds(jobs: &[VolumeOperation]) -> Vec<String> {
+    let kind = |job: &VolumeOperation| match job {
+        VolumeOperation::SetUp { request, stage, .. } => {
             let stage = if *stage { "stage, " } else { "" };
             format!("{stage}set up {}", request.volume.uid)
         }
-        Job::TearDown { volume, .. } => format!("tear down {}", volume.uid),
-        Job::Unstage(device) => format!("unstage {}", device.name),
+        VolumeOperation::TearDown { volume, .. } => format!("tear down {}", volume.uid),
+        VolumeOperation::Unstage(device) => format!("unstage {}", device.name),
     };
     jobs.iter().map(kind).collect()
 }
 
 /// Runs all operations that are due, and returns their descriptions.
-fn settle(world: &mut World) -> Vec<String> {
+fn settle(world: &mut StateOfWorld) -> Vec<String> {
     let mut done = Vec::new();
     loop {
         let jobs = begin(world);
@@ -73,7 +73,7 @@ fn settle(world: &mut World) -> Vec<String> {
         }
         done.extend(kinds(&jobs));
         for job in jobs {
-            let mounted = matches!(job, Job::SetUp { .. });
+            let mounted = matches!(job, VolumeOperation::SetUp { .. });
             world.end(&job, Ok(mounted.then_some(Mounted::Image)));
         }
     }
@@ -81,7 +81,7 @@ fn settle(world: &mut World) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn a_device_is_staged_for_the_first_and_unstaged_after_the_last() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     want(&mut world, "a", false);
     want(&mut world, "b", false);
     assert_eq!(settle(&mut world), ["stage, set up a", "set up b"]);
@@ -95,7 +95,7 @@ async fn a_device_is_staged_for_the_first_and_unstaged_after_the_last() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_share_a_device_are_set_up_one_after_the_other() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     for uid in ["a", "b", "c"] {
         want(&mut world, uid, true);
     }
@@ -130,7 +130,7 @@ async fn pods_that_share_a_device_are_set_up_one_after_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_back_off_and_leave_what_is_mounted() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     let uid = PodUid::from("a");
     want(&mut world, "a", true);
     let mut delays = Vec::new();
@@ -164,7 +164,7 @@ async fn failures_back_off_and_leave_what_is_mounted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_found_is_left_until_its_pod_is_heard_of() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     for uid in ["a", "b"] {
         world.found(volume(uid), Some((device(), None)));
     }
@@ -177,20 +177,20 @@ async fn what_was_found_is_left_until_its_pod_is_heard_of() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_not_known_now_is_kept() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     let uid = PodUid::from("a");
     want(&mut world, "a", false);
     settle(&mut world);
-    world.want(&uid, Vec::new(), Wants::Some);
+    world.want(&uid, Vec::new(), Resolution::Partial);
     assert_eq!(settle(&mut world), Vec::<String>::new());
     assert!(world.mounted(&uid, "v").is_some());
-    world.want(&uid, Vec::new(), Wants::All);
+    world.want(&uid, Vec::new(), Resolution::Complete);
     assert_eq!(settle(&mut world)[0], "tear down a");
 }
 
 #[tokio::test(start_paused = true)]
 async fn devices_that_nobody_names_are_unstaged_in_the_end() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     world.found_device(device(), None);
     assert_eq!(settle(&mut world), Vec::<String>::new());
     world.settle();
@@ -199,7 +199,7 @@ async fn devices_that_nobody_names_are_unstaged_in_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_pod_of_an_earlier_kubelet_gave_back_last_is_unstaged_at_once() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     for uid in ["a", "b"] {
         world.found(volume(uid), Some((device(), None)));
     }
@@ -212,7 +212,7 @@ async fn what_a_pod_of_an_earlier_kubelet_gave_back_last_is_unstaged_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_goes_while_its_volume_is_made_leaves_nothing() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     want(&mut world, "a", false);
     let jobs = begin(&mut world);
     world.release(&PodUid::from("a"));
@@ -225,7 +225,7 @@ async fn a_pod_that_goes_while_its_volume_is_made_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_attached_is_in_use_until_it_is_unstaged() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     assert_eq!(world.in_use(), None);
     world.found_all();
     let nothing = Some(Vec::new());
@@ -257,14 +257,14 @@ async fn what_is_attached_is_in_use_until_it_is_unstaged() {
     assert_eq!(world.in_use(), disk);
     let mut unattached = request("a");
     unattached.attachment = None;
-    world.want(&uid, vec![(unattached, false)], Wants::All);
+    world.want(&uid, vec![(unattached, false)], Resolution::Complete);
     world.found_device(device(), Some("test/disk".to_owned()));
     assert_eq!(world.in_use(), nothing);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_attached_at_last_does_not_wait_on() {
-    let mut world = World::default();
+    let mut world = StateOfWorld::default();
     want(&mut world, "a", false);
     let jobs = begin(&mut world);
     world.end(&jobs[0], Err("not attached".to_owned()));
