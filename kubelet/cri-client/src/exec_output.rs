@@ -32,15 +32,15 @@ const STDERR: u64 = 2;
 
 /// A response body whose messages are truncated.
 #[derive(Debug)]
-pub(super) struct CutBody {
+pub(super) struct TruncatedBody {
     body: Body,
-    cutter: Cutter,
+    truncator: Truncator,
 }
 
 /// Truncates messages that arrive in pieces.
 #[derive(Debug)]
-struct Cutter {
-    at: At,
+struct Truncator {
+    at: ParseState,
     /// Remaining bytes of the message.
     left: usize,
     /// Bytes received so far of a header or varint.
@@ -54,7 +54,7 @@ struct Cutter {
 
 /// The part of the response that is expected next.
 #[derive(Clone, Copy, Debug)]
-enum At {
+enum ParseState {
     Head,
     Key,
     /// The value of a varint field.
@@ -68,21 +68,21 @@ enum At {
     },
 }
 
-impl CutBody {
+impl TruncatedBody {
     pub(super) fn new(body: Body, bound: Arc<Bound>) -> Self {
-        let cutter = Cutter {
-            at: At::Head,
+        let truncator = Truncator {
+            at: ParseState::Head,
             left: 0,
             number: Vec::new(),
             message: BytesMut::new(),
             is_cut: false,
             bound,
         };
-        Self { body, cutter }
+        Self { body, truncator }
     }
 }
 
-impl HttpBody for CutBody {
+impl HttpBody for TruncatedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -98,7 +98,7 @@ impl HttpBody for CutBody {
                 Ok(piece) => piece,
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             };
-            let whole = self.cutter.take(piece)?;
+            let whole = self.truncator.take(piece)?;
             if !whole.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(whole))));
             }
@@ -106,20 +106,22 @@ impl HttpBody for CutBody {
     }
 }
 
-impl Cutter {
+impl Truncator {
     /// Consumes a piece and returns the messages that it completes.
     fn take(&mut self, mut piece: Bytes) -> Result<Bytes, Status> {
         let mut whole = BytesMut::new();
         while !piece.is_empty() {
             match self.at {
-                At::Head => self.head(&mut piece)?,
-                At::Bytes { kept, cut } => self.bytes(&mut piece, kept, cut),
-                At::Key | At::Value | At::Length(_) => self.number(&mut piece)?,
+                ParseState::Head => self.head(&mut piece)?,
+                ParseState::Bytes { kept, cut } => self.bytes(&mut piece, kept, cut),
+                ParseState::Key | ParseState::Value | ParseState::Length(_) => {
+                    self.number(&mut piece)?
+                }
             }
             if self.message.len() > MAX_CUT {
                 return Err(malformed("has fields that it should not have"));
             }
-            if self.left == 0 && matches!(self.at, At::Key) {
+            if self.left == 0 && matches!(self.at, ParseState::Key) {
                 self.end(&mut whole)?;
             }
         }
@@ -147,7 +149,7 @@ impl Cutter {
             return Err(Status::out_of_range(reason));
         }
         self.number.clear();
-        self.at = At::Key;
+        self.at = ParseState::Key;
         Ok(())
     }
 
@@ -168,24 +170,24 @@ impl Cutter {
         let bits = self.number.iter().rev();
         let value = bits.fold(0, |value: u64, byte| value << 7 | u64::from(byte & 0x7f));
         self.at = match self.at {
-            At::Length(key) => self.field(key, value)?,
-            At::Key => {
+            ParseState::Length(key) => self.field(key, value)?,
+            ParseState::Key => {
                 let at = match value & 7 {
-                    0 => At::Value,
+                    0 => ParseState::Value,
                     1 => self.fixed(8)?,
-                    2 => At::Length(value),
+                    2 => ParseState::Length(value),
                     5 => self.fixed(4)?,
                     _ => return Err(malformed("has a field of an unknown type")),
                 };
                 // The length of a bytes field changes, so its key is written together with it.
-                if !matches!(at, At::Length(_)) {
+                if !matches!(at, ParseState::Length(_)) {
                     self.message.extend_from_slice(&self.number);
                 }
                 at
             }
             _ => {
                 self.message.extend_from_slice(&self.number);
-                At::Key
+                ParseState::Key
             }
         };
         self.number.clear();
@@ -193,7 +195,7 @@ impl Cutter {
     }
 
     /// Starts a bytes field with this key and length.
-    fn field(&mut self, key: u64, length: u64) -> Result<At, Status> {
+    fn field(&mut self, key: u64, length: u64) -> Result<ParseState, Status> {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > self.left {
             return Err(malformed("has a field that is longer than itself"));
@@ -210,10 +212,10 @@ impl Cutter {
     }
 
     /// Starts an unknown field of fixed length.
-    fn fixed(&mut self, length: usize) -> Result<At, Status> {
+    fn fixed(&mut self, length: usize) -> Result<ParseState, Status> {
         match length > self.left {
             true => Err(malformed("is too short")),
-            false => Ok(At::Bytes {
+            false => Ok(ParseState::Bytes {
                 kept: length,
                 cut: 0,
             }),
@@ -239,16 +241,16 @@ impl Cutter {
         whole.put_u32(length.map_err(|_| malformed("is too long"))?);
         whole.extend_from_slice(&self.message);
         self.message.clear();
-        self.at = At::Head;
+        self.at = ParseState::Head;
         Ok(())
     }
 }
 
 /// The part that follows when this many bytes of a field are left.
-const fn bytes(kept: usize, cut: usize) -> At {
+const fn bytes(kept: usize, cut: usize) -> ParseState {
     match (kept, cut) {
-        (0, 0) => At::Key,
-        _ => At::Bytes { kept, cut },
+        (0, 0) => ParseState::Key,
+        _ => ParseState::Bytes { kept, cut },
     }
 }
 

@@ -39,7 +39,7 @@ use tonic::{
 };
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
-use self::{deadline::failed, exec_output::CutBody};
+use self::{deadline::failed, exec_output::TruncatedBody};
 pub use self::{
     error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics, options::CriOptions,
 };
@@ -99,7 +99,7 @@ impl CriClient {
         let metrics = Arc::<RuntimeMetrics>::default();
         let bound = metrics.exec_output();
         let commands = runtime.clone().map_response(move |answer| {
-            answer.map(|body| Body::new(CutBody::new(body, Arc::clone(&bound))))
+            answer.map(|body| Body::new(TruncatedBody::new(body, Arc::clone(&bound))))
         });
         let runtime_client = |transport| {
             RuntimeServiceClient::new(transport).max_decoding_message_size(MAX_MESSAGE_SIZE)

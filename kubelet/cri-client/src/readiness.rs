@@ -21,11 +21,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct RuntimeReadiness {
     cri: CriClient,
-    said: Mutex<Said>,
+    reported: Mutex<RuntimeConditions>,
 }
 
 #[derive(Debug)]
-struct Said {
+struct RuntimeConditions {
     /// When it last said that it is ready.
     ready: Option<Instant>,
     runtime_problem: Option<String>,
@@ -39,7 +39,7 @@ impl RuntimeReadiness {
     pub const fn new(cri: CriClient) -> Self {
         Self {
             cri,
-            said: Mutex::new(Said {
+            reported: Mutex::new(RuntimeConditions {
                 ready: None,
                 runtime_problem: None,
                 network_problem: None,
@@ -93,22 +93,22 @@ impl RuntimeReadiness {
                 None => Some("<nil>".to_owned()),
             }
         };
-        let mut said = self.said.lock();
-        said.network_problem = problem("NetworkReady")
+        let mut reported = self.reported.lock();
+        reported.network_problem = problem("NetworkReady")
             .map(|problem| format!("container runtime network not ready: {problem}"));
-        said.runtime_problem = problem("RuntimeReady")
+        reported.runtime_problem = problem("RuntimeReady")
             .map(|problem| format!("container runtime not ready: {problem}"));
-        if said.runtime_problem.is_none() {
-            said.ready = Some(Instant::now());
-            said.handlers = status.runtime_handlers;
-            said.features = status.features;
+        if reported.runtime_problem.is_none() {
+            reported.ready = Some(Instant::now());
+            reported.handlers = status.runtime_handlers;
+            reported.features = status.features;
         }
     }
 
     /// Why no pod can be run, in upstream's words; none when pods can.
     pub fn runtime_problems(&self) -> Vec<String> {
-        let said = self.said.lock();
-        let reachable = match said.ready {
+        let reported = self.reported.lock();
+        let reachable = match reported.ready {
             None => Some("container runtime status check may not have completed yet"),
             Some(at) if at.elapsed() >= DOWN_AFTER => Some("container runtime is down"),
             Some(_) => None,
@@ -116,18 +116,18 @@ impl RuntimeReadiness {
         let reachable = reachable.map(str::to_owned);
         reachable
             .into_iter()
-            .chain(said.runtime_problem.clone())
+            .chain(reported.runtime_problem.clone())
             .collect()
     }
 
     /// Why no pod can be run that is not on the node's own network.
     pub fn network_problem(&self) -> Option<String> {
-        self.said.lock().network_problem.clone()
+        self.reported.lock().network_problem.clone()
     }
 
     /// Every reason why pods cannot be run; none when they can.
     pub fn problems(&self) -> Vec<String> {
-        let is_known = self.said.lock().ready.is_some();
+        let is_known = self.reported.lock().ready.is_some();
         let unknown = (!is_known).then(|| "network state unknown".to_owned());
         let network = self.network_problem().or(unknown);
         self.runtime_problems().into_iter().chain(network).collect()
@@ -135,12 +135,12 @@ impl RuntimeReadiness {
 
     /// Its handlers, in its own order.
     pub fn handlers(&self) -> Vec<RuntimeHandler> {
-        self.said.lock().handlers.clone()
+        self.reported.lock().handlers.clone()
     }
 
     /// What it can do whatever the handler; `None` when it does not say.
     pub fn features(&self) -> Option<RuntimeFeatures> {
-        self.said.lock().features
+        self.reported.lock().features
     }
 }
 

@@ -21,13 +21,13 @@ pub struct Decoder {
     /// An incomplete line.
     line: Vec<u8>,
     /// A line whose beginning was already processed.
-    rest: Rest,
+    rest: LineRest,
     output: Output,
 }
 
 /// How the rest of a line is treated.
 #[derive(Clone, Debug)]
-enum Rest {
+enum LineRest {
     /// A new line begins.
     None,
     /// The rest is text of this record.
@@ -38,7 +38,7 @@ enum Rest {
 
 /// The output is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct OutputFull;
 
 impl Decoder {
     /// A decoder of one log, or of several in sequence.
@@ -46,7 +46,7 @@ impl Decoder {
         Self {
             format: None,
             line: Vec::new(),
-            rest: Rest::None,
+            rest: LineRest::None,
             output: Output {
                 timestamps: options.timestamps,
                 since: options.since,
@@ -72,11 +72,11 @@ impl Decoder {
     ///
     /// # Errors
     /// The output is complete.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), Full> {
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), OutputFull> {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (part, rest) = (&bytes[..end], &bytes[end + 1..]);
             bytes = rest;
-            if matches!(self.rest, Rest::None) && self.line.is_empty() {
+            if matches!(self.rest, LineRest::None) && self.line.is_empty() {
                 self.line(part)?;
                 continue;
             }
@@ -90,8 +90,8 @@ impl Decoder {
     ///
     /// # Errors
     /// The output is complete.
-    pub fn end(&mut self) -> Result<(), Full> {
-        if self.line.is_empty() && matches!(self.rest, Rest::None) {
+    pub fn end(&mut self) -> Result<(), OutputFull> {
+        if self.line.is_empty() && matches!(self.rest, LineRest::None) {
             return Ok(());
         }
         self.end_line()
@@ -101,17 +101,17 @@ impl Decoder {
     ///
     /// # Errors
     /// The output is complete.
-    pub fn next_file(&mut self) -> Result<(), Full> {
+    pub fn next_file(&mut self) -> Result<(), OutputFull> {
         self.end()?;
         self.format = None;
         Ok(())
     }
 
-    fn append(&mut self, part: &[u8]) -> Result<(), Full> {
+    fn append(&mut self, part: &[u8]) -> Result<(), OutputFull> {
         match &self.rest {
-            Rest::Skip => return Ok(()),
-            Rest::Text(head) => return self.output.text(head, part),
-            Rest::None => self.line.extend_from_slice(part),
+            LineRest::Skip => return Ok(()),
+            LineRest::Text(head) => return self.output.text(head, part),
+            LineRest::None => self.line.extend_from_slice(part),
         }
         if self.line.len() > LONGEST_LINE
             && self.format != Some(Format::Json)
@@ -119,32 +119,32 @@ impl Decoder {
         {
             self.output.record(&head, text)?;
             self.format = Some(Format::Cri);
-            self.rest = Rest::Text(head);
+            self.rest = LineRest::Text(head);
             self.line = Vec::new();
         } else if self.line.len() > LONGEST_JSON_LINE {
             debug!("skipped a line of a log: it is too long");
-            self.rest = Rest::Skip;
+            self.rest = LineRest::Skip;
             self.line = Vec::new();
         }
         Ok(())
     }
 
-    fn end_line(&mut self) -> Result<(), Full> {
-        match std::mem::replace(&mut self.rest, Rest::None) {
-            Rest::None => {
+    fn end_line(&mut self) -> Result<(), OutputFull> {
+        match std::mem::replace(&mut self.rest, LineRest::None) {
+            LineRest::None => {
                 let mut line = std::mem::take(&mut self.line);
                 let done = self.line(&line);
                 line.clear();
                 self.line = line;
                 done
             }
-            Rest::Text(head) if !head.is_partial => self.output.text(&head, b"\n"),
-            Rest::Text(_) | Rest::Skip => Ok(()),
+            LineRest::Text(head) if !head.is_partial => self.output.text(&head, b"\n"),
+            LineRest::Text(_) | LineRest::Skip => Ok(()),
         }
     }
 
     /// Processes a complete line.
-    fn line(&mut self, line: &[u8]) -> Result<(), Full> {
+    fn line(&mut self, line: &[u8]) -> Result<(), OutputFull> {
         if self.format.is_none() {
             self.format = Format::of(line);
         }
@@ -176,7 +176,7 @@ struct Output {
 
 impl Output {
     /// Outputs a record, or its beginning.
-    fn record(&mut self, head: &Head, text: &[u8]) -> Result<(), Full> {
+    fn record(&mut self, head: &Head, text: &[u8]) -> Result<(), OutputFull> {
         if self.is_wanted(head) && self.timestamps && self.begins_line {
             self.put(shown_time(&head.written_at).as_bytes())?;
             self.put(b" ")?;
@@ -185,7 +185,7 @@ impl Output {
     }
 
     /// Outputs more text of the current record.
-    fn text(&mut self, head: &Head, text: &[u8]) -> Result<(), Full> {
+    fn text(&mut self, head: &Head, text: &[u8]) -> Result<(), OutputFull> {
         if !self.is_wanted(head) {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl Output {
             && self.since.is_none_or(|since| head.at >= since)
     }
 
-    fn put(&mut self, text: &[u8]) -> Result<(), Full> {
+    fn put(&mut self, text: &[u8]) -> Result<(), OutputFull> {
         let Some(left) = &mut self.left else {
             self.buffer.extend_from_slice(text);
             return Ok(());
@@ -208,7 +208,7 @@ impl Output {
         let fitting = usize::try_from(*left).unwrap_or(usize::MAX).min(text.len());
         self.buffer.extend_from_slice(&text[..fitting]);
         *left -= fitting as u64;
-        if *left == 0 { Err(Full) } else { Ok(()) }
+        if *left == 0 { Err(OutputFull) } else { Ok(()) }
     }
 }
 

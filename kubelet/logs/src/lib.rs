@@ -7,8 +7,8 @@
 
 mod decoder;
 pub mod links;
+mod log_path;
 mod options;
-mod place;
 mod reader;
 mod record;
 mod rotated;
@@ -18,9 +18,9 @@ mod tail;
 mod watch;
 
 pub use self::{
-    decoder::{Decoder, Full},
+    decoder::{Decoder, OutputFull},
+    log_path::open_log,
     options::{LogOptions, OptionsError},
-    place::open_log,
     reader::{LogReader, ReadError},
     record::Stream,
     rotated::remove_logs,

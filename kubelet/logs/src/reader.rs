@@ -17,7 +17,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{decoder::Decoder, options::LogOptions, place::open_log, tail, watch::FileWatch};
+use super::{decoder::Decoder, log_path::open_log, options::LogOptions, tail, watch::FileWatch};
 
 /// Size of one read in bytes.
 const BLOCK: usize = 64 * 1024;
@@ -49,7 +49,7 @@ pub enum ReadError {
 }
 
 /// Why reading ended.
-enum End {
+enum ReadEnd {
     /// Everything requested was read.
     Done,
     /// The receiver is gone.
@@ -57,7 +57,7 @@ enum End {
     Failed(ReadError),
 }
 
-impl From<ReadError> for End {
+impl From<ReadError> for ReadEnd {
     fn from(error: ReadError) -> Self {
         Self::Failed(error)
     }
@@ -145,12 +145,12 @@ impl LogReader {
             self.read_all(parts).await
         };
         let rest = self.decoder.take();
-        if matches!(end, Err(End::Gone))
+        if matches!(end, Err(ReadEnd::Gone))
             || (!rest.is_empty() && parts.send(Ok(rest)).await.is_err())
         {
             return;
         }
-        if let Err(End::Failed(error)) = end {
+        if let Err(ReadEnd::Failed(error)) = end {
             // The receiver may be gone too.
             let _ = parts.send(Err(error)).await;
         }
@@ -159,16 +159,16 @@ impl LogReader {
     async fn read_all(
         &mut self,
         parts: &mpsc::Sender<Result<Bytes, ReadError>>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ReadEnd> {
         self.read_to_end(parts).await?;
-        self.decoder.end().map_err(|_| End::Done)
+        self.decoder.end().map_err(|_| ReadEnd::Done)
     }
 
     async fn follow<F>(
         &mut self,
         parts: &mpsc::Sender<Result<Bytes, ReadError>>,
         is_running: impl Fn() -> F,
-    ) -> Result<(), End>
+    ) -> Result<(), ReadEnd>
     where
         F: Future<Output = bool>,
     {
@@ -181,7 +181,7 @@ impl LogReader {
             if let Some(file) = replaced {
                 // The rest that was written before the switch to the new file.
                 self.read_to_end(parts).await?;
-                self.decoder.next_file().map_err(|_| End::Done)?;
+                self.decoder.next_file().map_err(|_| ReadEnd::Done)?;
                 self.file = file;
                 self.position = 0;
                 continue;
@@ -192,12 +192,12 @@ impl LogReader {
                 if !is_running().await {
                     // Everything was written before the container exited.
                     self.read_to_end(parts).await?;
-                    return self.decoder.end().map_err(|_| End::Done);
+                    return self.decoder.end().map_err(|_| ReadEnd::Done);
                 }
             }
             tokio::select! {
                 biased;
-                () = parts.closed() => return Err(End::Gone),
+                () = parts.closed() => return Err(ReadEnd::Gone),
                 () = watch.changed() => {}
                 () = tokio::time::sleep(CHECK_PERIOD) => {}
             }
@@ -207,7 +207,7 @@ impl LogReader {
     async fn read_to_end(
         &mut self,
         parts: &mpsc::Sender<Result<Bytes, ReadError>>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ReadEnd> {
         let mut block = vec![0; BLOCK];
         loop {
             let wanted = match self.until {
@@ -222,23 +222,28 @@ impl LogReader {
                 return Ok(());
             }
             self.position += read as u64;
-            self.decoder.push(&block[..read]).map_err(|_| End::Done)?;
+            self.decoder
+                .push(&block[..read])
+                .map_err(|_| ReadEnd::Done)?;
             if self.decoder.held() >= PART {
                 self.hand_on(parts).await?;
             }
         }
     }
 
-    async fn hand_on(&mut self, parts: &mpsc::Sender<Result<Bytes, ReadError>>) -> Result<(), End> {
+    async fn hand_on(
+        &mut self,
+        parts: &mpsc::Sender<Result<Bytes, ReadError>>,
+    ) -> Result<(), ReadEnd> {
         let part = self.decoder.take();
         if part.is_empty() {
             return Ok(());
         }
-        parts.send(Ok(part)).await.map_err(|_| End::Gone)
+        parts.send(Ok(part)).await.map_err(|_| ReadEnd::Gone)
     }
 
     /// The file that replaced the current one. A truncated file is read from the start.
-    async fn replacement(&mut self) -> Result<Option<File>, End> {
+    async fn replacement(&mut self) -> Result<Option<File>, ReadEnd> {
         let failed = |source| ReadError::Read {
             path: self.path.clone(),
             source,

@@ -11,7 +11,7 @@ use flate2::{Compression, write::GzEncoder};
 use jiff::Timestamp;
 use rustix::fs::{FileType, Mode, fstat};
 
-use super::place::Place;
+use super::log_path::LogPath;
 
 const COMPRESSED: &str = ".gz";
 const UNFINISHED: &str = ".tmp";
@@ -26,7 +26,7 @@ pub(super) fn rotated_name(log: &OsStr, now: Timestamp) -> OsString {
 ///
 /// # Errors
 /// A file cannot be read, written or removed.
-pub(super) fn make_room(log: &Place, max_files: usize) -> io::Result<()> {
+pub(super) fn make_room(log: &LogPath, max_files: usize) -> io::Result<()> {
     let mut used = Vec::new();
     // Other file types, such as links, are not rotated logs.
     let all = rotated_files(log, FileType::is_file)?;
@@ -54,7 +54,7 @@ pub(super) fn make_room(log: &Place, max_files: usize) -> io::Result<()> {
 /// # Errors
 /// A file cannot be removed.
 pub fn remove_logs(log: &Path) -> io::Result<()> {
-    let log = match Place::open(log) {
+    let log = match LogPath::open(log) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         log => log?,
     };
@@ -65,7 +65,7 @@ pub fn remove_logs(log: &Path) -> io::Result<()> {
 }
 
 /// The files named `<log>.*`, oldest first.
-fn rotated_files(log: &Place, is_wanted: impl Fn(FileType) -> bool) -> io::Result<Vec<OsString>> {
+fn rotated_files(log: &LogPath, is_wanted: impl Fn(FileType) -> bool) -> io::Result<Vec<OsString>> {
     log.names(&with_suffix(log.name(), "."), is_wanted)
 }
 
@@ -76,7 +76,7 @@ fn is_used(name: &OsStr, all: &[OsString]) -> bool {
         && (ends_with(name, COMPRESSED) || !all.contains(&with_suffix(name, COMPRESSED)))
 }
 
-fn compress(log: &Place, name: &OsStr) -> io::Result<()> {
+fn compress(log: &LogPath, name: &OsStr) -> io::Result<()> {
     let mut rotated = log.read(name)?;
     let mode = Mode::from_raw_mode(fstat(&rotated)?.st_mode);
     let unfinished = with_suffix(name, UNFINISHED);
@@ -144,7 +144,7 @@ mod tests {
         }
         let mode = fs::Permissions::from_mode(0o640);
         fs::set_permissions(dir.path().join("0.log.20260105-000000"), mode).unwrap();
-        let log = Place::open(&dir.path().join("0.log")).unwrap();
+        let log = LogPath::open(&dir.path().join("0.log")).unwrap();
         make_room(&log, 5).unwrap();
         assert_eq!(
             names(dir.path()),
@@ -189,7 +189,7 @@ mod tests {
         }
         fs::remove_file(path("0.log.20260102-000000")).unwrap();
         fs::write(path("0.log.20260102-000000"), "a line").unwrap();
-        let log = Place::open(&path("0.log")).unwrap();
+        let log = LogPath::open(&path("0.log")).unwrap();
         // The name for what is not finished yet is taken.
         assert!(make_room(&log, 5).is_err());
         fs::remove_file(path("0.log.20260102-000000.tmp")).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn names_sort_by_time_and_take_nobodys_place() {
         let dir = tempfile::tempdir().unwrap();
-        let log = Place::open(&dir.path().join("0.log")).unwrap();
+        let log = LogPath::open(&dir.path().join("0.log")).unwrap();
         let name = rotated_name(log.name(), "2026-01-02T03:04:05Z".parse().unwrap());
         assert_eq!(name, "0.log.20260102-030405");
         fs::write(dir.path().join("0.log"), "new").unwrap();

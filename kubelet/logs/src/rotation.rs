@@ -20,7 +20,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{place::Place, rotated};
+use super::{log_path::LogPath, rotated};
 
 /// When logs are rotated, and how many files are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl<R: Fn() -> Vec<(String, PathBuf)>> LogRotation<R> {
 }
 
 fn is_due(path: &Path, max_size: u64) -> bool {
-    match Place::open(path).and_then(|log| log.stat()) {
+    match LogPath::open(path).and_then(|log| log.stat()) {
         Ok(found) => is_too_long(&found, max_size),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
@@ -156,7 +156,7 @@ async fn rotate(cri: &CriClient, id: &str, policy: RotationPolicy) -> Result<(),
     let path = status.log_path;
     let looked_at = PathBuf::from(&path);
     let look = blocking(move || {
-        let log = Place::open(&looked_at)?;
+        let log = LogPath::open(&looked_at)?;
         Ok((log.stat()?, log))
     });
     let log = match look.await? {

@@ -19,10 +19,10 @@ pub trait Instrument {
     /// The Prometheus type: `counter`, `gauge` or `histogram`.
     const KIND: &'static str;
     /// Configuration shared by all instruments of a family.
-    type Shape: Copy;
+    type Config: Copy;
 
     /// A new instrument at zero.
-    fn new(shape: Self::Shape) -> Self;
+    fn new(config: Self::Config) -> Self;
 
     /// Writes its samples.
     fn write(&self, page: &mut Exposition, name: &str, labels: &[(&str, &str)]);
@@ -46,7 +46,7 @@ impl Counter {
 
 impl Instrument for Counter {
     const KIND: &'static str = "counter";
-    type Shape = ();
+    type Config = ();
 
     fn new((): ()) -> Self {
         Self::default()
@@ -75,7 +75,7 @@ impl Gauge {
 
 impl Instrument for Gauge {
     const KIND: &'static str = "gauge";
-    type Shape = ();
+    type Config = ();
 
     fn new((): ()) -> Self {
         Self::default()
@@ -120,7 +120,7 @@ impl Histogram {
 
 impl Instrument for Histogram {
     const KIND: &'static str = "histogram";
-    type Shape = &'static [f64];
+    type Config = &'static [f64];
 
     fn new(bounds: &'static [f64]) -> Self {
         Self {
@@ -153,7 +153,7 @@ pub struct Family<M: Instrument, const LABELS: usize> {
     name: &'static str,
     help: &'static str,
     labels: [&'static str; LABELS],
-    shape: M::Shape,
+    config: M::Config,
     members: RwLock<Members<M, LABELS>>,
 }
 
@@ -190,13 +190,13 @@ impl<M: Instrument, const LABELS: usize> Family<M, LABELS> {
         name: &'static str,
         help: &'static str,
         labels: [&'static str; LABELS],
-        shape: M::Shape,
+        config: M::Config,
     ) -> Self {
         let family = Self {
             name,
             help,
             labels,
-            shape,
+            config,
             members: RwLock::default(),
         };
         if LABELS == 0 {
@@ -213,7 +213,7 @@ impl<M: Instrument, const LABELS: usize> Family<M, LABELS> {
         let mut members = self.members.write();
         let member = members
             .entry(values)
-            .or_insert_with(|| Arc::new(M::new(self.shape)));
+            .or_insert_with(|| Arc::new(M::new(self.config)));
         Arc::clone(member)
     }
 

@@ -46,10 +46,10 @@ impl TokenBucket {
             (-tokens).max(0.0)
         };
         if missing > 0.0 {
-            let place = Place(Some(self));
+            let queued = QueuedToken(Some(self));
             let wait = Duration::try_from_secs_f64(missing / self.rate);
             tokio::time::sleep(wait.unwrap_or(Duration::MAX)).await;
-            place.taken();
+            queued.taken();
         }
     }
 
@@ -66,15 +66,15 @@ impl TokenBucket {
 }
 
 /// A place in the queue for tokens; dropping it gives the token back unless it was taken.
-struct Place<'a>(Option<&'a TokenBucket>);
+struct QueuedToken<'a>(Option<&'a TokenBucket>);
 
-impl Place<'_> {
+impl QueuedToken<'_> {
     fn taken(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedToken<'_> {
     fn drop(&mut self) {
         if let Some(bucket) = self.0 {
             bucket.give_back();

@@ -8,7 +8,7 @@
 
 mod registration;
 pub mod socket;
-mod state;
+mod state_of_world;
 mod watcher;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use self::{
     registration::{Registered, RegistrationError},
-    state::{Operation, State},
+    state_of_world::{Operation, StateOfWorld},
     watcher::Watcher,
 };
 
@@ -78,7 +78,7 @@ impl PluginManager {
     /// Runs until cancelled, and leaves plugins registered.
     pub async fn run(&self, cancel: CancellationToken) {
         let mut watcher = Watcher::new(self.dir.clone());
-        let mut state = State::default();
+        let mut state = StateOfWorld::default();
         let mut running = JoinSet::new();
         loop {
             let next = self.begin(&mut state, &mut running);
@@ -98,7 +98,7 @@ impl PluginManager {
     }
 
     /// Starts the operations that are due; returns when the next one is.
-    fn begin(&self, state: &mut State, running: &mut JoinSet<Done>) -> Option<Instant> {
+    fn begin(&self, state: &mut StateOfWorld, running: &mut JoinSet<Done>) -> Option<Instant> {
         for registered in state.take_gone() {
             info!(
                 plugin = registered.plugin.name,
@@ -122,7 +122,7 @@ impl PluginManager {
 type Done = (Operation, Result<Registered, RegistrationError>);
 
 fn ended_with(
-    state: &mut State,
+    state: &mut StateOfWorld,
     operation: &Operation,
     outcome: Result<Registered, RegistrationError>,
 ) {

@@ -26,7 +26,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     metrics::ProbeMetrics,
     results::{ProbeResult, ProbeResults, ProbeType},
-    worker::{Probed, Worker},
+    worker::{ProbedContainer, Worker},
 };
 
 /// A container that has been running for longer than this when the kubelet starts existed before,
@@ -132,7 +132,7 @@ impl ProbeManager {
             (ProbeType::Readiness, &container.readiness_probe),
             (ProbeType::Liveness, &container.liveness_probe),
         ];
-        let mut probed: Option<Arc<Probed>> = None;
+        let mut probed: Option<Arc<ProbedContainer>> = None;
         let mut workers = self.0.workers.lock();
         for (kind, probe) in probes {
             let Some(probe) = probe else {
@@ -147,7 +147,7 @@ impl ProbeManager {
                 continue;
             };
             let probed = probed.get_or_insert_with(|| {
-                Arc::new(Probed {
+                Arc::new(ProbedContainer {
                     full_name: identity::full_name(pod),
                     container: container.clone(),
                     pod: Arc::clone(pod),

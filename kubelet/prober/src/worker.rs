@@ -26,7 +26,7 @@ const LOCALHOST: &str = "127.0.0.1";
 
 /// The container that is probed, as its spec was when that began.
 #[derive(Debug)]
-pub(super) struct Probed {
+pub(super) struct ProbedContainer {
     /// Full name of its pod, for people.
     pub(super) full_name: String,
     pub(super) pod: Arc<Pod>,
@@ -38,7 +38,7 @@ pub(super) struct Probed {
 /// Probes one container for one purpose until its pod is done.
 pub(super) struct Worker {
     key: Key,
-    probed: Arc<Probed>,
+    probed: Arc<ProbedContainer>,
     probe: Probe,
     prompt: Arc<Notify>,
     shared: Arc<Shared>,
@@ -61,7 +61,7 @@ enum Next {
 impl Worker {
     pub(super) fn new(
         key: Key,
-        probed: Arc<Probed>,
+        probed: Arc<ProbedContainer>,
         probe: Probe,
         prompt: Arc<Notify>,
         shared: Arc<Shared>,

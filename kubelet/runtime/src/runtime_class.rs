@@ -27,7 +27,7 @@ pub enum RuntimeClassError {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HandlerFeatures {
     /// The runtime reports no handlers.
-    Untold,
+    NotReported,
     /// The runtime reports other handlers only.
     UnknownHandler,
     /// The features of the handler.
@@ -64,7 +64,7 @@ impl RuntimeManager {
     ) -> Result<HandlerFeatures, CriError> {
         let handlers = self.cri.status().await?.runtime_handlers;
         if handlers.is_empty() {
-            return Ok(HandlerFeatures::Untold);
+            return Ok(HandlerFeatures::NotReported);
         }
         let known = handlers.into_iter().find(|known| known.name == handler);
         Ok(known.map_or(HandlerFeatures::UnknownHandler, |known| {

@@ -395,7 +395,7 @@ impl RuntimeManager {
         let features = self.handler_features(pod_context.handler).await;
         Ok(match features.map_err(StartError::Features)? {
             HandlerFeatures::Known(features) => features.recursive_read_only_mounts,
-            HandlerFeatures::Untold | HandlerFeatures::UnknownHandler => false,
+            HandlerFeatures::NotReported | HandlerFeatures::UnknownHandler => false,
         })
     }
 

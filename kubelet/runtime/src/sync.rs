@@ -259,7 +259,7 @@ impl RuntimeManager {
             HandlerFeatures::UnknownHandler => {
                 Err(UserNamespaceError::UnknownHandler(handler).into())
             }
-            HandlerFeatures::Known(_) | HandlerFeatures::Untold => {
+            HandlerFeatures::Known(_) | HandlerFeatures::NotReported => {
                 Err(UserNamespaceError::Unsupported(handler).into())
             }
         }

@@ -57,7 +57,7 @@ pub(super) enum AddressError {
     )]
     Unknown,
     #[error("the runtime does not tell its streaming server: {0}")]
-    Untold(String),
+    NotReported(String),
 }
 
 impl Origin {
@@ -157,8 +157,9 @@ impl StreamingServer {
             return Ok(known);
         }
         let cri = view.cri();
-        let untold = |error: kubelet_cri_client::CriError| AddressError::Untold(error.to_string());
-        let sandboxes = cri.list_pod_sandboxes().await.map_err(untold)?;
+        let not_reported =
+            |error: kubelet_cri_client::CriError| AddressError::NotReported(error.to_string());
+        let sandboxes = cri.list_pod_sandboxes().await.map_err(not_reported)?;
         let ready = sandboxes
             .into_iter()
             .find(|sandbox| sandbox.state() == PodSandboxState::SandboxReady)
@@ -169,7 +170,7 @@ impl StreamingServer {
                 port: Vec::new(),
             })
             .await
-            .map_err(untold)?;
+            .map_err(not_reported)?;
         Origin::of(&self.resolve(&url).await?).ok_or(AddressError::NoHost)
     }
 }

@@ -11,9 +11,9 @@ use prost::Message as _;
 use super::*;
 use crate::CriClient;
 
-fn cutter() -> Cutter {
+fn truncator() -> Truncator {
     let bound = Arc::new(Bound::new("runtime", "exec_output", KEPT));
-    CutBody::new(Body::empty(), bound).cutter
+    TruncatedBody::new(Body::empty(), bound).truncator
 }
 
 /// A message with its header.
@@ -24,11 +24,11 @@ fn framed(message: &[u8]) -> Vec<u8> {
 
 /// A response after the cut that comes in pieces of `piece` bytes.
 fn cut(response: &[u8], piece: usize) -> Result<Vec<u8>, Status> {
-    let mut cutter = cutter();
+    let mut truncator = truncator();
     let mut cut = Vec::new();
     for piece in response.chunks(piece) {
-        cut.extend_from_slice(&cutter.take(Bytes::copy_from_slice(piece))?);
-        assert!(cutter.message.len() <= MAX_CUT);
+        cut.extend_from_slice(&truncator.take(Bytes::copy_from_slice(piece))?);
+        assert!(truncator.message.len() <= MAX_CUT);
     }
     Ok(cut)
 }

@@ -24,21 +24,21 @@ pub(super) struct Operation {
 
 /// The desired and the actual state.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct StateOfWorld {
     sockets: Sockets,
     registered: BTreeMap<PathBuf, (u64, Registered)>,
-    attempts: BTreeMap<PathBuf, Attempts>,
+    attempts: BTreeMap<PathBuf, RegistrationAttempts>,
 }
 
 #[derive(Debug)]
-struct Attempts {
+struct RegistrationAttempts {
     generation: u64,
     busy: bool,
     delay: Option<Duration>,
     not_before: Option<Instant>,
 }
 
-impl State {
+impl StateOfWorld {
     /// Sets the desired sockets.
     pub(super) fn want(&mut self, sockets: Sockets) {
         self.attempts
@@ -71,7 +71,7 @@ impl State {
             if self.registered.contains_key(socket) {
                 continue;
             }
-            let fresh = || Attempts {
+            let fresh = || RegistrationAttempts {
                 generation: *generation,
                 busy: false,
                 delay: None,

@@ -30,14 +30,14 @@ const OF_THE_POD: usize = 2;
 
 /// The directory of a container's log, reached without following links, and the name of the log.
 #[derive(Debug)]
-pub(super) struct Place(tree_walk::Place);
+pub(super) struct LogPath(tree_walk::Place);
 
 /// Opens the log of the container with this ID. Returns its path too.
 ///
 /// # Errors
 /// `NotFound`; the log cannot be opened, is not a file, or belongs to another container.
 pub fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
-    let place = Place::open(log)?;
+    let place = LogPath::open(log)?;
     if !place.0.is_link()? {
         return Ok((place.read(place.name())?, log.to_owned()));
     }
@@ -54,8 +54,8 @@ pub fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
     Ok((place.read(target.as_os_str())?, target))
 }
 
-impl Place {
-    /// The place of a log, which may itself be missing.
+impl LogPath {
+    /// The path of a log, which may itself be missing.
     ///
     /// # Errors
     /// `NotFound` if its directory is missing; the path contains a link.
