@@ -13,12 +13,12 @@ use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 const MISSING_DNS: &str = "MissingClusterDNS";
 
 /// A node whose events are collected.
-struct Told {
+struct EventCollector {
     node: Node,
     queue: EventQueue,
 }
 
-impl Told {
+impl EventCollector {
     fn new() -> Self {
         let mut node = Node::new();
         let (recorder, queue) = EventRecorder::new("node");
@@ -73,8 +73,8 @@ async fn is_gone(kubelet: &Running, node: &Node, pod: Pod) {
 
 #[tokio::test(start_paused = true)]
 async fn the_life_of_a_pod_is_told_in_order() {
-    let mut told = Told::new();
-    let kubelet = told.node.start();
+    let mut collector = EventCollector::new();
+    let kubelet = collector.node.start();
     let mut pod = web(json!({}));
     let init = container(json!({"name": "i"}));
     pod.spec.as_mut().unwrap().init_containers = Some(vec![serde_json::from_value(init).unwrap()]);
@@ -82,11 +82,11 @@ async fn the_life_of_a_pod_is_told_in_order() {
         exits_after: Some((SECOND, 0)),
         ..Behaviour::default()
     };
-    told.node.runtime.behave("i", exits);
+    collector.node.runtime.behave("i", exits);
     kubelet.add(pod.clone()).await;
     kubelet.until_phase("web", "Running", 10 * SECOND).await;
-    is_gone(&kubelet, &told.node, pod).await;
-    let events = told.events();
+    is_gone(&kubelet, &collector.node, pod).await;
+    let events = collector.events();
     let present = format!(
         "Normal Pulled: Container image \"{IMAGE}\" already present on machine and can be \
          accessed by the pod"
@@ -112,15 +112,15 @@ async fn the_life_of_a_pod_is_told_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn pulls_are_told_and_so_are_those_that_fail() {
-    let mut told = Told::new();
-    let runtime = &told.node.runtime;
+    let mut collector = EventCollector::new();
+    let runtime = &collector.node.runtime;
     runtime.add_pullable_image("other:1");
     let fault = failing(tonic::Code::Unavailable, "registry is away");
     runtime.fault(Verb::PullImage, fault, Times::N(1));
-    let kubelet = told.node.start();
+    let kubelet = collector.node.start();
     kubelet.add(web(json!({"image": "other:1"}))).await;
     kubelet.until_phase("web", "Running", 60 * SECOND).await;
-    let lines = told.lines();
+    let lines = collector.lines();
     let expected = [
         "Normal Pulling: Pulling image \"other:1\"",
         "Warning Failed: Failed to pull image \"other:1\": rpc error: code = Unavailable desc = \
@@ -146,7 +146,7 @@ async fn pulls_are_told_and_so_are_those_that_fail() {
         .await;
     sleep(SECOND).await;
     assert_eq!(
-        told.lines()[..2],
+        collector.lines()[..2],
         [
             "Warning ErrImageNeverPull: Container image \"absent:1\" is not present with pull \
              policy of Never",
@@ -157,19 +157,19 @@ async fn pulls_are_told_and_so_are_those_that_fail() {
 
 #[tokio::test(start_paused = true)]
 async fn a_container_that_keeps_failing_is_backed_off_from() {
-    let mut told = Told::new();
+    let mut collector = EventCollector::new();
     let exits = Behaviour {
         exits_after: Some((SECOND / 10, 1)),
         ..Behaviour::default()
     };
-    told.node.runtime.behave("c", exits);
-    let kubelet = told.node.start();
+    collector.node.runtime.behave("c", exits);
+    let kubelet = collector.node.start();
     kubelet.add(web(json!({}))).await;
     until("the back-off", 10 * SECOND, || {
         kubelet.waiting("web") == "CrashLoopBackOff"
     })
     .await;
-    let lines = told.lines();
+    let lines = collector.lines();
     assert_eq!(
         lines.last().unwrap(),
         "Warning BackOff: Back-off restarting failed container c in pod web_default(u1)"
@@ -187,13 +187,13 @@ async fn what_the_runtime_refuses_is_told_in_its_words() {
         (Verb::CreateContainer, "Warning Failed: Error: on purpose"),
         (Verb::StartContainer, "Warning Failed: Error: on purpose"),
     ] {
-        let mut told = Told::new();
+        let mut collector = EventCollector::new();
         let fault = failing(tonic::Code::Internal, "on purpose");
-        told.node.runtime.fault(verb, fault, Times::N(1));
-        let kubelet = told.node.start();
+        collector.node.runtime.fault(verb, fault, Times::N(1));
+        let kubelet = collector.node.start();
         kubelet.add(web(json!({}))).await;
         kubelet.until_phase("web", "Running", 60 * SECOND).await;
-        let lines = told.lines();
+        let lines = collector.lines();
         let times = lines.iter().filter(|line| *line == expected).count();
         assert_eq!(times, 1, "{verb:?}: {lines:#?}");
     }
@@ -201,7 +201,7 @@ async fn what_the_runtime_refuses_is_told_in_its_words() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_probe_is_told_and_what_comes_of_it() {
-    let mut told = Told::new();
+    let mut collector = EventCollector::new();
     let fails = Behaviour {
         exec: Some(Exec {
             code: 1,
@@ -209,8 +209,8 @@ async fn a_failed_probe_is_told_and_what_comes_of_it() {
         }),
         ..Behaviour::default()
     };
-    told.node.runtime.behave("c", fails);
-    let kubelet = told.node.start();
+    collector.node.runtime.behave("c", fails);
+    let kubelet = collector.node.start();
     let probe = json!({
         "exec": {"command": ["check"]}, "periodSeconds": 2, "timeoutSeconds": 1,
         "failureThreshold": 2
@@ -220,7 +220,7 @@ async fn a_failed_probe_is_told_and_what_comes_of_it() {
         kubelet.container("web").restart_count == 1
     })
     .await;
-    let lines = told.lines();
+    let lines = collector.lines();
     let at = |beginning: &str| lines.iter().position(|line| line.starts_with(beginning));
     let unhealthy = at("Warning Unhealthy: Liveness probe failed: ").unwrap();
     let killing =
@@ -230,7 +230,7 @@ async fn a_failed_probe_is_told_and_what_comes_of_it() {
 
 #[tokio::test(start_paused = true)]
 async fn hooks_that_fail_are_told_without_what_they_say() {
-    let mut told = Told::new();
+    let mut collector = EventCollector::new();
     let fails = Behaviour {
         exec: Some(Exec {
             code: 1,
@@ -238,8 +238,8 @@ async fn hooks_that_fail_are_told_without_what_they_say() {
         }),
         ..Behaviour::default()
     };
-    told.node.runtime.behave("c", fails);
-    let kubelet = told.node.start();
+    collector.node.runtime.behave("c", fails);
+    let kubelet = collector.node.start();
     let hook = json!({"exec": {"command": ["hook"]}});
     kubelet
         .add(web(
@@ -250,7 +250,7 @@ async fn hooks_that_fail_are_told_without_what_they_say() {
         kubelet.waiting("web") == "PostStartHookError"
     })
     .await;
-    let lines = told.lines();
+    let lines = collector.lines();
     assert_eq!(
         lines[1..6],
         [
@@ -266,34 +266,34 @@ async fn hooks_that_fail_are_told_without_what_they_say() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_that_dies_is_told() {
-    let mut told = Told::new();
-    let kubelet = told.node.start();
+    let mut collector = EventCollector::new();
+    let kubelet = collector.node.start();
     kubelet.add(web(json!({}))).await;
     kubelet.until_phase("web", "Running", 5 * SECOND).await;
-    told.lines();
-    let sandbox = told.node.ready_sandboxes().remove(0);
-    told.node.runtime.exit_sandbox(&sandbox);
+    collector.lines();
+    let sandbox = collector.node.ready_sandboxes().remove(0);
+    collector.node.runtime.exit_sandbox(&sandbox);
     until("another sandbox", 10 * SECOND, || {
-        told.node.ready_sandboxes().len() == 1
+        collector.node.ready_sandboxes().len() == 1
     })
     .await;
     assert_eq!(
-        told.lines()[0],
+        collector.lines()[0],
         "Normal SandboxChanged: Pod sandbox changed, it will be killed and re-created."
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn volumes_that_cannot_be_had_are_told() {
-    let mut told = Told::new();
-    let kubelet = told.node.start();
-    let path = told.node.dir.path().join("absent");
+    let mut collector = EventCollector::new();
+    let kubelet = collector.node.start();
+    let path = collector.node.dir.path().join("absent");
     let volume = json!({"name": "v", "hostPath": {"path": path, "type": "Directory"}});
     let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
     let spec = json!({"containers": [container(mounts)], "volumes": [volume]});
     kubelet.add(pod("web", "u1", spec)).await;
     sleep(5 * SECOND).await;
-    let lines = told.lines();
+    let lines = collector.lines();
     let expected = format!(
         "Warning FailedMount: MountVolume.SetUp failed for volume \"v\" : hostPath type check \
          failed: {} is not a directory",
@@ -305,14 +305,14 @@ async fn volumes_that_cannot_be_had_are_told() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_not_admitted_is_told_why() {
-    let mut told = Told::new();
-    let kubelet = told.node.start();
+    let mut collector = EventCollector::new();
+    let kubelet = collector.node.start();
     kubelet
         .add(pod("web", "u1", json!({"nodeSelector": {"a": "b"}})))
         .await;
     kubelet.until_phase("web", "Failed", 5 * SECOND).await;
     assert_eq!(
-        told.lines(),
+        collector.lines(),
         [
             "Warning NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node \
           affinity/selector"
@@ -322,9 +322,9 @@ async fn a_pod_that_is_not_admitted_is_told_why() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_begins_with_its_kubelet() {
-    let mut told = Told::new();
-    let _kubelet = told.node.start();
-    let event = told.queue.recv().await.unwrap();
+    let mut collector = EventCollector::new();
+    let _kubelet = collector.node.start();
+    let event = collector.queue.recv().await.unwrap();
     assert_eq!(line(&event), "Normal Starting: Starting kubelet.");
     let object = event.involved_object;
     assert_eq!(

@@ -11,7 +11,7 @@ use crate::{
     driver::Simulation,
     history,
     pods::{self, Expect},
-    subject::Subject,
+    simulated_pod::SimulatedPod,
 };
 
 /// The sandboxes and containers of one pod in the runtime.
@@ -83,7 +83,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
                 } else {
                     "undisturbed"
                 },
-                history::told(simulation, subject)
+                history::describe(simulation, subject)
             ));
         }
     }
@@ -93,7 +93,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
 
 fn problem_of_gone(
     simulation: &Simulation,
-    subject: &Subject,
+    subject: &SimulatedPod,
     found: &Found,
     status: Option<&PodStatus>,
 ) -> Option<String> {
@@ -119,7 +119,7 @@ fn problem_of_gone(
 
 fn problem_of_present(
     simulation: &Simulation,
-    subject: &Subject,
+    subject: &SimulatedPod,
     found: &Found,
     status: Option<&PodStatus>,
 ) -> Option<String> {
@@ -196,7 +196,7 @@ fn problem_of_present(
 const EXIT_CODE: i32 = 137;
 
 /// The expected phase of a pod whose containers run once, derived from how they ended.
-fn fate(simulation: &Simulation, subject: &Subject, found: &Found) -> &'static str {
+fn fate(simulation: &Simulation, subject: &SimulatedPod, found: &Found) -> &'static str {
     let spec = subject.spec();
     let lives = simulation.node.runtime.lives();
     let has_ended = |name: &str| {
@@ -240,7 +240,7 @@ fn fate(simulation: &Simulation, subject: &Subject, found: &Found) -> &'static s
 /// a kubelet never reports a smaller count than before.
 fn miscounted(
     simulation: &Simulation,
-    subject: &Subject,
+    subject: &SimulatedPod,
     found: &Found,
     status: &PodStatus,
 ) -> Option<String> {

@@ -32,7 +32,7 @@ use crate::{
     checks::summary,
     driver::{EPOCH, Simulation},
     history,
-    subject::Subject,
+    simulated_pod::SimulatedPod,
     trace::Trace,
 };
 
@@ -265,7 +265,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
                 subject.uid,
                 subject.source.as_str(),
                 status.as_deref().map(summary),
-                history::told(simulation, subject)
+                history::describe(simulation, subject)
             ));
         }
     }
@@ -274,7 +274,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
 }
 
 /// Reports a pod that is neither the subject nor its mirror.
-fn identity(subject: &Subject, pod: &Pod) -> Option<String> {
+fn identity(subject: &SimulatedPod, pod: &Pod) -> Option<String> {
     let told = match subject.source {
         Source::Api => pod.metadata.uid.as_deref(),
         _ => {
@@ -291,7 +291,7 @@ fn difference(told: &PodStatus, status: &PodStatus) -> Option<String> {
 }
 
 /// Reports a container that runs without its value from the secret.
-fn lacks_value(simulation: &Simulation, subject: &Subject) -> Option<String> {
+fn lacks_value(simulation: &Simulation, subject: &SimulatedPod) -> Option<String> {
     let container = &subject.spec().containers[0];
     container.env.as_ref()?;
     let running = simulation.node.runtime.running(&container.name);

@@ -17,7 +17,7 @@ use crate::{
     faults, history,
     node::{Node, Running},
     pods,
-    subject::Subject,
+    simulated_pod::SimulatedPod,
     trace::Trace,
 };
 
@@ -37,7 +37,7 @@ const CALM: Duration = Duration::from_secs(60);
 pub struct Simulation {
     pub node: Node,
     pub kubelet: Running,
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<SimulatedPod>,
     /// When kubelets were killed.
     pub kills: Vec<Instant>,
     /// When outages of the runtime began.

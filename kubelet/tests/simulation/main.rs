@@ -7,18 +7,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod capacity;
 mod checks;
 mod cluster;
-mod deeds;
 mod driver;
 mod faults;
 mod history;
 mod node;
+mod operations;
 mod pods;
 mod probes;
-mod room;
 mod rounds;
-mod subject;
+mod simulated_pod;
 mod trace;
 
 use std::{

@@ -13,7 +13,7 @@ use crate::{
     cluster::Cluster,
     driver::Simulation,
     pods::{self, Expect},
-    subject::Subject,
+    simulated_pod::SimulatedPod,
 };
 
 /// Classes per seed.
@@ -187,7 +187,7 @@ impl Class {
 
 /// Whether the pod keeps running, is restarted, and has no init containers, whose duration is
 /// unbounded.
-fn is_server(subject: &Subject) -> bool {
+fn is_server(subject: &SimulatedPod) -> bool {
     let spec = subject.spec();
     subject.present
         && !subject.deleting
@@ -300,7 +300,7 @@ impl Simulation {
     }
 
     /// Some random pods.
-    fn targets(&mut self, wanted: impl Fn(&Subject) -> bool) -> Vec<usize> {
+    fn targets(&mut self, wanted: impl Fn(&SimulatedPod) -> bool) -> Vec<usize> {
         let all = 0..self.subjects.len();
         let mut all: Vec<usize> = all.filter(|index| wanted(&self.subjects[*index])).collect();
         while all.len() > TARGETS {

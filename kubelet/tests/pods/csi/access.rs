@@ -18,7 +18,7 @@ fn with_events() -> (Cluster, EventQueue) {
 }
 
 /// Whether there was an event with this reason and text since the last call.
-pub(super) fn is_told(queue: &mut EventQueue, reason: &str, text: &str) -> bool {
+pub(super) fn has_event(queue: &mut EventQueue, reason: &str, text: &str) -> bool {
     let events: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
     events.iter().any(|event| {
         let message = event.message.as_deref().unwrap_or_default();
@@ -81,7 +81,7 @@ async fn a_volume_of_one_pod_is_waited_for_by_others() {
     assert_eq!(kubelet.waiting("b"), "ContainerCreating");
     assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
     let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-    assert!(is_told(&mut events, "FailedMount", why));
+    assert!(has_event(&mut events, "FailedMount", why));
     // The pod that uses the volume keeps it.
     sleep(200 * SECOND).await;
     assert_eq!(kubelet.phase("a"), "Running");
@@ -112,7 +112,7 @@ async fn a_volume_of_another_node_is_not_mounted() {
     assert_eq!(on.driver.verbs(), [""; 0]);
     let why =
         "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms";
-    assert!(is_told(&mut events, "FailedMount", why));
+    assert!(has_event(&mut events, "FailedMount", why));
     labelled("b");
     kubelet.until_phase("a", "Running", 300 * SECOND).await;
     kubelet.stop().await;

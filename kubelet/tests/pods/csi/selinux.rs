@@ -8,7 +8,7 @@ use kubelet_host::selinux::SeLinux;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Cluster, access::is_told, claimed_with, gone};
+use super::{Cluster, access::has_event, claimed_with, gone};
 use crate::node::{Running, SECOND};
 
 const LABEL: &str = "system_u:object_r:container_file_t";
@@ -167,6 +167,6 @@ async fn a_label_with_options_of_its_own_is_refused() {
     assert_eq!(kubelet.waiting("a"), "ContainerCreating");
     assert_eq!(on.driver.verbs(), [""; 0]);
     let why = "spec.securityContext.seLinuxOptions.level: Invalid value";
-    assert!(is_told(&mut events, "FailedMount", why));
+    assert!(has_event(&mut events, "FailedMount", why));
     kubelet.stop().await;
 }

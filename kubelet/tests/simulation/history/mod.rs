@@ -1,9 +1,9 @@
 //! Invariants of the containers' history, which hold despite all faults.
 
 mod back_off;
-mod endings;
 mod probing;
 mod starts;
+mod terminations;
 
 use std::{collections::BTreeMap, fmt::Write as _, ops::Range, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     driver::Simulation,
-    subject::{Deed, Subject},
+    simulated_pod::{PodEvent, SimulatedPod},
 };
 
 /// The longest time that the runtime may seem down after it began to fail all calls: its status is
@@ -22,7 +22,7 @@ const OUTAGE: Duration = Duration::from_secs(120);
 /// The history of one pod.
 struct History<'a> {
     simulation: &'a Simulation,
-    subject: &'a Subject,
+    subject: &'a SimulatedPod,
     /// Its containers, oldest first.
     lives: Vec<&'a Life>,
 }
@@ -36,7 +36,7 @@ impl<'a> History<'a> {
 
     /// Whether the pod was not removed and no kubelet was killed in a period.
     fn is_unbroken(&self, from: Instant, to: Instant) -> bool {
-        self.subject.done(Deed::Removed, from, to).is_none() && !self.kubelet_died(from, to)
+        self.subject.done(PodEvent::Removed, from, to).is_none() && !self.kubelet_died(from, to)
     }
 
     /// Whether a kubelet was killed in a period.
@@ -76,16 +76,16 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
             lives: by_pod.remove(subject.uid.as_str()).unwrap_or_default(),
         };
         let problem = starts::problem(&history)
-            .or_else(|| endings::problem(&history))
+            .or_else(|| terminations::problem(&history))
             .or_else(|| back_off::problem(&history))
             .or_else(|| probing::problem(&history))?;
-        let told = told(simulation, subject);
+        let told = describe(simulation, subject);
         Some(format!("{}: {problem}; before:\n{told}", subject.uid))
     })
 }
 
 /// The history of a pod, for people.
-pub fn told(simulation: &Simulation, subject: &Subject) -> String {
+pub fn describe(simulation: &Simulation, subject: &SimulatedPod) -> String {
     let begun = simulation.node.trace.begun();
     let mut told = simulation.node.trace.about(&subject.uid);
     let lives = simulation.node.runtime.lives().into_iter();

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Container;
 use tokio::time::Instant;
 
 use super::History;
-use crate::{pods::is_sidecar, subject::Deed};
+use crate::{pods::is_sidecar, simulated_pod::PodEvent};
 
 pub fn problem(history: &History<'_>) -> Option<String> {
     history.lives.iter().enumerate().find_map(|(index, life)| {
@@ -57,7 +57,11 @@ fn run_again(
 ) -> Option<String> {
     let (begun, again) = (earlier.started()?, later.started()?);
     // A pod that came back starts from the beginning.
-    if history.subject.done(Deed::Removed, begun, again).is_some() {
+    if history
+        .subject
+        .done(PodEvent::Removed, begun, again)
+        .is_some()
+    {
         return None;
     }
     let code = earlier.ended().map(|(.., code)| code);
@@ -85,7 +89,7 @@ fn count(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
     let (place, _) = history.subject.container(&next.name)?;
     let anew = place < history.subject.init_containers() && last.sandbox_id != next.sandbox_id;
     let is_next = next.attempt == last.attempt + 1;
-    let is_known = !anew && history.subject.done(Deed::Removed, from, to).is_none();
+    let is_known = !anew && history.subject.done(PodEvent::Removed, from, to).is_none();
     (is_known && !is_next).then(|| {
         format!(
             "{}: attempt {} after attempt {}",

@@ -6,7 +6,7 @@ use e2e::fake_runtime::{End, Life};
 use tokio::time::Instant;
 
 use super::History;
-use crate::{pods::is_sidecar, subject::Deed};
+use crate::{pods::is_sidecar, simulated_pod::PodEvent};
 
 /// The minimum of each container, as upstream.
 const MINIMUM: Duration = Duration::from_secs(2);
@@ -43,8 +43,8 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
     let seconds = |seconds: i64| Duration::from_secs(seconds.unsigned_abs());
     let of_spec = subject.spec().termination_grace_period_seconds;
     let of_spec = of_spec.map(seconds).unwrap_or_default();
-    let first = subject.deeds[0].0;
-    let mut graces = match subject.done(Deed::Deleted, first, at) {
+    let first = subject.events[0].0;
+    let mut graces = match subject.done(PodEvent::Deleted, first, at) {
         None => vec![of_spec],
         Some(deleted) => {
             let grace = subject.pod.metadata.deletion_grace_period_seconds;
@@ -55,10 +55,10 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
         }
     };
     // To a kubelet that never received the pod, it is an orphan.
-    if let Some(removed) = subject.done(Deed::Removed, first, at)
+    if let Some(removed) = subject.done(PodEvent::Removed, first, at)
         && history.kubelet_died(removed, at)
     {
-        if subject.done(Deed::Added, removed, at).is_none() {
+        if subject.done(PodEvent::Added, removed, at).is_none() {
             return vec![OF_ORPHANS];
         }
         graces.push(OF_ORPHANS);
@@ -70,7 +70,7 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
 /// grace period.
 fn was_ending(history: &History<'_>, deleted: Instant) -> bool {
     let subject = history.subject;
-    let removed = subject.done(Deed::Removed, subject.deeds[0].0, deleted);
+    let removed = subject.done(PodEvent::Removed, subject.events[0].0, deleted);
     let mut stops = history.lives.iter().flat_map(|life| life.stops());
     removed.is_some() || stops.any(|(at, _)| at <= deleted && deleted < at + LONGEST)
 }
@@ -134,9 +134,9 @@ fn out_of_turn(history: &History<'_>, life: &Life) -> Option<String> {
         return None;
     }
     let (at, _) = life.stops().next()?;
-    let asked = [Deed::Deleted, Deed::Removed].into_iter();
+    let asked = [PodEvent::Deleted, PodEvent::Removed].into_iter();
     let asked = asked
-        .filter_map(|deed| subject.done(deed, life.started()?, at))
+        .filter_map(|event| subject.done(event, life.started()?, at))
         .min()?;
     if history.kubelet_died(asked, at) {
         return None;

@@ -14,7 +14,7 @@ use crate::{
     driver::{EPOCH, Simulation},
     faults,
     pods::{self, Kind, Planned},
-    subject::Subject,
+    simulated_pod::SimulatedPod,
 };
 
 impl Simulation {
@@ -117,7 +117,7 @@ impl Simulation {
     }
 
     fn take(&mut self, slot: usize, planned: Planned) -> usize {
-        self.subjects.push(Subject::new(slot, planned));
+        self.subjects.push(SimulatedPod::new(slot, planned));
         self.subjects.len() - 1
     }
 
@@ -146,7 +146,7 @@ impl Simulation {
     }
 
     /// A random pod that satisfies `wanted`, if the first few attempts find one.
-    fn pick(&mut self, wanted: impl Fn(&Subject) -> bool) -> Option<usize> {
+    fn pick(&mut self, wanted: impl Fn(&SimulatedPod) -> bool) -> Option<usize> {
         let count = self.subjects.len() as u64;
         (0..8.min(count)).find_map(|_| {
             let index = usize::try_from(self.random.below(count)).unwrap();
@@ -169,7 +169,7 @@ impl Simulation {
     /// Inverts the probe results of a random container with a liveness probe.
     fn flip_probes(&mut self) {
         let probed = |container: &&Container| container.liveness_probe.is_some();
-        let wanted = |s: &Subject| s.present && pods::containers(&s.pod).any(|c| probed(&c));
+        let wanted = |s: &SimulatedPod| s.present && pods::containers(&s.pod).any(|c| probed(&c));
         let Some(index) = self.pick(wanted) else {
             return;
         };
@@ -204,7 +204,7 @@ impl Simulation {
 
     /// Marks a random pod for deletion.
     async fn delete(&mut self) {
-        let wanted = |s: &Subject| s.present && !s.deleting && s.source == Source::Api;
+        let wanted = |s: &SimulatedPod| s.present && !s.deleting && s.source == Source::Api;
         let Some(index) = self.pick(wanted) else {
             return;
         };
@@ -225,7 +225,7 @@ impl Simulation {
 
     /// Changes the image of a container or a label of the pod.
     async fn update(&mut self) {
-        let wanted = |s: &Subject| s.present && !s.deleting && s.source == Source::Api;
+        let wanted = |s: &SimulatedPod| s.present && !s.deleting && s.source == Source::Api;
         let Some(index) = self.pick(wanted) else {
             return;
         };
@@ -287,7 +287,8 @@ impl Simulation {
     async fn bring_back(&mut self) {
         // Recreation at an API server gives a new UID, so it is another pod.
         let alone = self.node.cluster.is_none();
-        let wanted = |s: &Subject| !s.present && !s.deleting && (alone || s.source == Source::File);
+        let wanted =
+            |s: &SimulatedPod| !s.present && !s.deleting && (alone || s.source == Source::File);
         let Some(index) = self.pick(wanted) else {
             return;
         };

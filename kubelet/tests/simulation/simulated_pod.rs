@@ -10,7 +10,7 @@ use crate::pods::{self, Expect, Planned};
 
 /// A source's operation on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum PodEvent {
     /// The pod was added, or came back.
     Added,
     /// The pod was changed.
@@ -22,7 +22,7 @@ pub enum Deed {
 }
 
 /// A pod given to the kubelet.
-pub struct Subject {
+pub struct SimulatedPod {
     pub uid: String,
     pub slot: usize,
     pub pod: Pod,
@@ -37,14 +37,14 @@ pub struct Subject {
     /// Whether it was removed and came back.
     pub came_back: bool,
     /// The operations on it, in order.
-    pub deeds: Vec<(Instant, Deed)>,
+    pub events: Vec<(Instant, PodEvent)>,
     /// Its last observed status.
     pub status: Option<Arc<PodStatus>>,
     /// The last observed restart count of each container.
     pub restarts: BTreeMap<String, i32>,
 }
 
-impl Subject {
+impl SimulatedPod {
     pub fn new(slot: usize, planned: Planned) -> Self {
         Self {
             uid: planned.pod.metadata.uid.clone().unwrap(),
@@ -56,7 +56,7 @@ impl Subject {
             deleting: false,
             disturbed: false,
             came_back: false,
-            deeds: Vec::new(),
+            events: Vec::new(),
             status: None,
             restarts: BTreeMap::new(),
         }
@@ -64,20 +64,20 @@ impl Subject {
 
     /// Records an operation at the current time.
     pub fn note(&mut self, operation: PodOperation) {
-        let deed = match operation {
-            PodOperation::Add | PodOperation::Restore => Deed::Added,
-            PodOperation::Update => Deed::Changed,
-            PodOperation::Delete => Deed::Deleted,
-            PodOperation::Remove => Deed::Removed,
+        let event = match operation {
+            PodOperation::Add | PodOperation::Restore => PodEvent::Added,
+            PodOperation::Update => PodEvent::Changed,
+            PodOperation::Delete => PodEvent::Deleted,
+            PodOperation::Remove => PodEvent::Removed,
             PodOperation::Reconcile => return,
         };
-        self.deeds.push((Instant::now(), deed));
+        self.events.push((Instant::now(), event));
     }
 
     /// When an operation first happened in a period.
-    pub fn done(&self, deed: Deed, from: Instant, to: Instant) -> Option<Instant> {
-        let mut deeds = self.deeds.iter();
-        deeds.find_map(|(at, done)| (*done == deed && from <= *at && *at <= to).then_some(*at))
+    pub fn done(&self, event: PodEvent, from: Instant, to: Instant) -> Option<Instant> {
+        let mut events = self.events.iter();
+        events.find_map(|(at, done)| (*done == event && from <= *at && *at <= to).then_some(*at))
     }
 
     pub fn spec(&self) -> &PodSpec {
