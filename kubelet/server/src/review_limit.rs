@@ -25,13 +25,13 @@ pub(super) struct ReviewLimit {
 /// Permits one review, until it is dropped.
 #[derive(Debug)]
 pub(super) struct ReviewPermit<'a> {
-    // Fields are dropped in this order. The queue comes last, to see whether its slots are unused.
+    // Fields are dropped in this order. The slots come last, to see whether they are unused.
     _of_all: Option<SemaphorePermit<'a>>,
     _of_address: Option<OwnedSemaphorePermit>,
-    _queue: AddressSlots<'a>,
+    _slots: AddressSlots<'a>,
 }
 
-/// An active or waiting review in the queue of its address.
+/// The slots of the address of an active or waiting review.
 #[derive(Debug)]
 struct AddressSlots<'a> {
     limit: &'a ReviewLimit,
@@ -58,11 +58,11 @@ impl ReviewLimit {
 
     /// Waits for a permit to review a caller from `address`.
     pub(super) async fn acquire(&self, address: Option<IpAddr>) -> ReviewPermit<'_> {
-        let queue = AddressSlots::join(self, address);
-        if queue.slots.available_permits() == 0 {
+        let slots = AddressSlots::join(self, address);
+        if slots.slots.available_permits() == 0 {
             self.address_bound.reach();
         }
-        let of_address = Arc::clone(&queue.slots).acquire_owned().await;
+        let of_address = Arc::clone(&slots.slots).acquire_owned().await;
         if self.all.available_permits() == 0 {
             self.all_bound.reach();
         }
@@ -71,7 +71,7 @@ impl ReviewLimit {
             // The semaphores are never closed.
             _of_all: of_all.ok(),
             _of_address: of_address.ok(),
-            _queue: queue,
+            _slots: slots,
         }
     }
 }
@@ -93,7 +93,7 @@ impl<'a> AddressSlots<'a> {
 impl Drop for AddressSlots<'_> {
     fn drop(&mut self) {
         let mut queues = self.limit.queues.lock();
-        // Only this queue and the map refer to the slots.
+        // Only this review and the map refer to the slots.
         if Arc::strong_count(&self.slots) == 2 {
             queues.remove(&self.address);
         }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_address_has_its_part_of_the_questions() {
+    async fn an_address_has_its_part_of_the_reviews() {
         let limit = ReviewLimit::new(["questions", "of_address"]);
         let address = |n: u8| Some(IpAddr::from([192, 0, 2, n]));
         let mut permits = Vec::new();
