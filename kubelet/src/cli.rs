@@ -82,7 +82,8 @@ fn command() -> clap::Command {
     let mut command = clap::Command::new("kubelet")
         .about("The Kubernetes node agent: runs pods on a CRI v1 container runtime")
         .after_help(
-            "`kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
+            "`kubelet status` shows the pods of the running kubelet, `kubelet logs` prints their \
+             logs.",
         )
         .args_conflicts_with_subcommands(true)
         .args_override_self(true)
@@ -97,7 +98,7 @@ fn command() -> clap::Command {
                 .require_equals(true)
                 .default_missing_value("true")
                 .value_parser(["true", "false", "raw"])
-                .help("Print the version and exit; =raw with all its parts"),
+                .help("Print the version and exit; =raw prints all version fields"),
         );
     for (heading, flags) in GROUPS {
         for flag in *flags {
@@ -132,7 +133,7 @@ fn argument(flag: &'static Flag) -> Arg {
 
 fn help(flag: &Flag) -> StyledStr {
     let note = match flag.target {
-        Target::Refused(_) => " (not built yet)",
+        Target::Refused(_) => " (not supported yet)",
         Target::Unused => " (no effect)",
         Target::Field(field) if !support::has_effect(field) => " (no effect yet)",
         Target::Field(_) | Target::Node => "",
@@ -237,7 +238,7 @@ fn cloud_provider(text: Option<&str>) -> Result<bool, String> {
 
 fn status_command() -> clap::Command {
     clap::Command::new("status")
-        .about("Print the pods of the kubelet that runs on this machine")
+        .about("Print the pods of the kubelet running on this machine")
         .arg(
             Arg::new("root-dir")
                 .long("root-dir")
@@ -251,14 +252,14 @@ fn status_command() -> clap::Command {
                 .long("kubelet-address")
                 .value_name("URL")
                 .conflicts_with("root-dir")
-                .help("Ask the read-only port at this URL instead, such as http://127.0.0.1:10255"),
+                .help("Use the read-only port at this URL instead, such as http://127.0.0.1:10255"),
         )
         .arg(
             Arg::new("namespace")
                 .long("namespace")
                 .short('n')
                 .value_name("NAMESPACE")
-                .help("Only pods of this namespace"),
+                .help("Print only pods in this namespace"),
         )
         .arg(
             Arg::new("output")
@@ -267,7 +268,7 @@ fn status_command() -> clap::Command {
                 .value_name("FORMAT")
                 .value_parser(["table", "wide", "json"])
                 .default_value("table")
-                .help("How to print"),
+                .help("Output format"),
         )
 }
 
@@ -384,7 +385,7 @@ mod tests {
         );
         let text = error(&["--lock-file=/run/lock"]);
         assert!(
-            text.contains("--lock-file: another lock file is not built yet"),
+            text.contains("--lock-file: another lock file is not supported yet"),
             "{text}"
         );
         let text = error(&["--cloud-provider=aws"]);

@@ -51,7 +51,7 @@ impl Housekeeping {
                 continue;
             }
             let full_name = format!("{}_{}", record.name, record.namespace);
-            info!(pod = full_name, pod_uid = %uid, "ending a pod that no source has");
+            info!(pod = full_name, pod_uid = %uid, "terminating an orphaned pod");
             self.workers.kill_orphan(uid, full_name);
         }
         let node = Arc::clone(&self.node);

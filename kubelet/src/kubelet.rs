@@ -47,8 +47,8 @@ pub enum KubeletError {
     /// A CRI call failed.
     #[error(transparent)]
     Cri(#[from] CriError),
-    /// The kubelet was stopped before it was done.
-    #[error("stopped before it was done")]
+    /// The kubelet was the kubelet was stopped before it finished.
+    #[error("the kubelet was stopped before it finished")]
     Cancelled,
 }
 

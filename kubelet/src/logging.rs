@@ -33,7 +33,7 @@ pub enum LogFormat {
 #[derive(Debug, thiserror::Error)]
 pub enum VerbosityError {
     /// This process does not log through [`init`].
-    #[error("the log is not the kubelet's own")]
+    #[error("logging was not set up by the kubelet")]
     NotOurs,
     /// The log is gone.
     #[error(transparent)]

@@ -51,7 +51,7 @@ pub enum LogsError {
     #[error(transparent)]
     Kubelet(#[from] StatusError),
     /// The node has no such pod.
-    #[error("no pod {pod:?} in namespace {namespace:?} on this node; it has: {known}")]
+    #[error("no pod {pod:?} in namespace {namespace:?} on this node; its pods are: {known}")]
     NoPod {
         /// The pod.
         pod: String,
@@ -64,7 +64,7 @@ pub enum LogsError {
     #[error("{0}")]
     Refused(String),
     /// The connection failed while reading the log.
-    #[error("the log broke off: {0}")]
+    #[error("the log stream was interrupted: {0}")]
     Broken(#[source] hyper::Error),
 }
 
@@ -160,7 +160,7 @@ pub async fn open(options: &LogsOptions) -> Result<Log, LogsError> {
     let reason = reason.map_err(|error| answer(error.to_string()))?;
     let reason = String::from_utf8_lossy(&reason.to_bytes()).into_owned();
     Err(LogsError::Refused(if reason.is_empty() {
-        format!("the kubelet answers with HTTP status {status}")
+        format!("the kubelet responded with HTTP status {status}")
     } else {
         reason
     }))
@@ -265,7 +265,7 @@ mod tests {
         let error = find(&pods, &options("db")).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no pod \"db\" in namespace \"default\" on this node; it has: web-n1"
+            "no pod \"db\" in namespace \"default\" on this node; its pods are: web-n1"
         );
         let (container, note) = default_container(&pods[0]);
         assert_eq!(container, "a");

@@ -62,7 +62,7 @@ fn logs(options: &logs_command::LogsOptions) -> anyhow::Result<ExitCode> {
     while let Some(part) = runtime.block_on(log.next())? {
         match stdout.write_all(&part).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
-            Err(error) => return Err(anyhow!("cannot print: {error}")),
+            Err(error) => return Err(anyhow!("cannot write to standard output: {error}")),
             Ok(()) => {}
         }
     }
@@ -116,7 +116,7 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
         .and_then(|()| stdout.flush())
     {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow!("cannot print: {error}"))
+            Err(anyhow!("cannot write to standard output: {error}"))
         }
         _ => Ok(ExitCode::SUCCESS),
     }

@@ -142,7 +142,7 @@ impl Syncer {
                 pod_uid = pod.metadata.uid,
                 reason = why.reason,
                 message = why.message,
-                "pod is held back"
+                "pod is not allowed to run yet"
             );
             self.events
                 .warning(events::Subject::Pod(pod), &why.reason, &why.message);
@@ -202,7 +202,7 @@ impl Syncer {
         // The pod finishes anyway. Housekeeping keeps retrying.
         warn!(
             pod_uid = %uid, %volume, path = %dir.display(),
-            "a volume of a plugin that this kubelet does not have is left where it is"
+            "leaving a volume in place: this kubelet does not have its plugin"
         );
         Ok(())
     }
@@ -246,7 +246,7 @@ impl PodSyncer for Syncer {
             info!(
                 pod = identity::full_name(&pod),
                 pod_uid = pod.metadata.uid,
-                "pod was active for longer than its deadline allows"
+                "pod exceeded its active deadline"
             );
             self.events.normal(
                 events::Subject::Pod(&pod),

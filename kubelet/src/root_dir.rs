@@ -30,7 +30,11 @@ pub enum RootDirError {
         source: io::Error,
     },
     /// Another kubelet holds the lock.
-    #[error("another kubelet (process {holder}) runs on {}; stop it, or give this one another --root-dir", path.display())]
+    #[error(
+        "another kubelet (process {holder}) uses {}; stop it, or start this one with another \
+         --root-dir",
+        path.display()
+    )]
     Taken {
         /// The root directory.
         path: PathBuf,

@@ -51,7 +51,8 @@ pub enum RunError {
     },
     /// Swap is on, and `failSwapOn` is true. Lists the swap areas.
     #[error(
-        "swap is on ({}), and failSwapOn (--fail-swap-on) is true; turn swap off (swapoff -a), or set the field to false and memorySwap.swapBehavior to what pods may do with it",
+        "swap is on ({}), but failSwapOn (--fail-swap-on) is true; turn swap off (swapoff -a), or \
+         set the field to false and memorySwap.swapBehavior to how pods may use swap",
         .0.join(", ")
     )]
     SwapOn(Vec<String>),
@@ -69,7 +70,8 @@ pub enum RunError {
     Signals(#[source] io::Error),
     /// `--runonce` without a source of pods.
     #[error(
-        "--runonce needs pods: set --pod-manifest-path (staticPodPath) or --manifest-url (staticPodURL)"
+        "--runonce requires pods: set --pod-manifest-path (staticPodPath) or --manifest-url \
+         (staticPodURL)"
     )]
     NothingToRun,
 }

@@ -114,7 +114,7 @@ impl Kubelet {
                 let changed = tokio::time::timeout_at(deadline, changes.changed());
                 if changed.await.is_err() {
                     let status = describe(&status);
-                    break Err(format!("does not run after {DEADLINE:?}: {status}"));
+                    break Err(format!("not running after {DEADLINE:?}: {status}"));
                 }
             };
             results.push(RunOnceResult {

@@ -58,7 +58,7 @@ pub enum OutputFormat {
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     /// No server listens.
-    #[error("no kubelet answers at {address}: {source}\n{hint}")]
+    #[error("cannot connect to the kubelet at {address}: {source}\n{hint}")]
     NotRunning {
         /// The socket or address.
         address: String,
@@ -76,7 +76,7 @@ pub enum StatusError {
         address: String,
     },
     /// The response is not a kubelet's.
-    #[error("the kubelet at {address} does not answer as expected: {reason}")]
+    #[error("unexpected response from the kubelet at {address}: {reason}")]
     Answer {
         /// The socket or address.
         address: String,
@@ -107,7 +107,7 @@ pub async fn run(options: &StatusOptions) -> Result<String, StatusError> {
                     .map_err(|source| StatusError::NotRunning {
                         address: address.clone(),
                         source,
-                        hint: "Start the kubelet with --read-only-port to ask it there.",
+                        hint: "Start the kubelet with --read-only-port to query it there.",
                     })?;
             get_pods(stream, &authority).await
         }
@@ -120,11 +120,14 @@ pub async fn run(options: &StatusOptions) -> Result<String, StatusError> {
 /// Connects to the socket of the kubelet with this root directory.
 pub(crate) async fn connect(root_dir: &Path) -> Result<UnixStream, StatusError> {
     let path = socket_path(root_dir);
-    UnixStream::connect(&path).await.map_err(|source| StatusError::NotRunning {
-        address: path.display().to_string(),
-        source,
-        hint: "Start the kubelet, or name the --root-dir that it was started with; only its own user may ask.",
-    })
+    UnixStream::connect(&path)
+        .await
+        .map_err(|source| StatusError::NotRunning {
+            address: path.display().to_string(),
+            source,
+            hint: "Start the kubelet, or pass the --root-dir that it was started with; only the \
+                   kubelet's own user has access.",
+        })
 }
 
 /// The pods of the kubelet with this root directory.
@@ -172,7 +175,7 @@ where
     };
     time::timeout(DEADLINE, exchange)
         .await
-        .unwrap_or_else(|_| Err(format!("no answer within {DEADLINE:?}")))
+        .unwrap_or_else(|_| Err(format!("no response within {DEADLINE:?}")))
 }
 
 /// Requests a path from a server, and returns the response without waiting for its body.

@@ -122,7 +122,7 @@ impl SyncLoop<'_> {
         while let Some(problem) = self.runtime_problem() {
             self.monitor.waits_for(&problem);
             if told.as_ref() != Some(&problem) {
-                warn!(problem, "no pod is synced");
+                warn!(problem, "skipping pod synchronization");
             }
             told = Some(problem);
             let until = Instant::now() + pause;
@@ -134,7 +134,7 @@ impl SyncLoop<'_> {
             pause = (pause * 2).min(MAX_PAUSE);
         }
         if told.is_some() {
-            info!("pods are synced again");
+            info!("resumed pod synchronization");
         }
         for uid in missed {
             self.workers.sync(&uid);
@@ -151,7 +151,7 @@ impl SyncLoop<'_> {
     fn update(&mut self, mut update: PodUpdate) {
         debug!(
             source = %update.source, operation = ?update.operation, pods = update.pods.len(),
-            "pods changed at their source"
+            "received pod changes from a source"
         );
         let is_told_again = matches!(
             update.operation,
@@ -216,10 +216,7 @@ impl SyncLoop<'_> {
             self.statuses.renew(&uid);
             self.mirror_if_ended(&pod);
         } else {
-            debug!(
-                mirror = full_name,
-                "a mirror pod without a static pod (yet)"
-            );
+            debug!(mirror = full_name, "mirror pod has no static pod (yet)");
         }
     }
 
@@ -281,7 +278,7 @@ impl SyncLoop<'_> {
                 Ok(AdmissionOutcome::AfterPreemption(_)) if operation == PodOperation::Restore => {
                     warn!(
                         pod = full_name, pod_uid = %uid,
-                        "pod waits for the API server: others would have to end for it"
+                        "pod waits for the API server: it would preempt other pods"
                     );
                     self.undecided.insert(uid);
                 }
@@ -339,7 +336,7 @@ impl SyncLoop<'_> {
         let uid = PodUid::of(pod);
         info!(
             pod = identity::full_name(pod), pod_uid = %uid, victims = victims.len(),
-            "pod waits for others to end"
+            "pod waits for preempted pods to terminate"
         );
         let victims = preemption::end(victims, pod, self.workers, self.events);
         self.waiting.insert(uid, victims);

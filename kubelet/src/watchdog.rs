@@ -14,7 +14,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// The watchdog's timeout is too short.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the service manager wants to hear from the kubelet every {0:?} (WatchdogSec=), which is too short; it must be more than {SHORTEST:?}"
+    "the service manager's watchdog timeout (WatchdogSec=) of {0:?} is too short; it must be more \
+     than {SHORTEST:?}"
 )]
 pub struct WatchdogError(Duration);
 
@@ -45,7 +46,7 @@ impl Watchdog {
 
     /// Notifies the watchdog until cancelled, as long as `health` succeeds.
     pub async fn serve(self, health: impl Fn() -> Result<(), String>, cancel: CancellationToken) {
-        info!(interval = ?self.interval, "The service manager's watchdog is served");
+        info!(interval = ?self.interval, "notifying the service manager's watchdog");
         let tell = || sd_notify::notify(&[NotifyState::Watchdog]);
         let serving = self.serve_by(health, tell);
         cancel.run_until_cancelled(serving).await;
@@ -61,9 +62,9 @@ impl Watchdog {
         loop {
             ticks.tick().await;
             if let Err(error) = health() {
-                warn!(%error, "The kubelet is not healthy; the watchdog is not told");
+                warn!(%error, "the kubelet is unhealthy; not notifying the watchdog");
             } else if let Err(error) = tell() {
-                warn!(%error, "The watchdog was not told");
+                warn!(%error, "cannot notify the watchdog");
             }
         }
     }

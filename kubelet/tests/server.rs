@@ -360,7 +360,7 @@ async fn status_without_a_kubelet_says_what_to_do() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("no kubelet answers") && error.contains("--root-dir"),
+        error.contains("cannot connect to the kubelet at") && error.contains("--root-dir"),
         "{error}"
     );
 }

@@ -48,7 +48,7 @@ pub enum ClientError {
         source: InvalidDnsNameError,
     },
     /// The certificate authorities or the user's credentials cannot be loaded.
-    #[error("cannot set up the client of the API server: {0}")]
+    #[error("cannot set up the API server client: {0}")]
     Setup(#[from] Box<kube::Error>),
 }
 
@@ -186,11 +186,11 @@ pub async fn reload_identity(
                 // The certificate that the kubelet started with.
                 Ok(_) if is_first => {}
                 Ok(key) => {
-                    info!("The client certificate is another one; connecting anew");
+                    info!("the client certificate changed; reconnecting");
                     identity.replace(Arc::new(key));
                 }
                 Err(error) => {
-                    warn!(%error, "The client certificate is of no use; keeping the last")
+                    warn!(%error, "the new client certificate is unusable; keeping the current one")
                 }
             }
             known = Some(found);

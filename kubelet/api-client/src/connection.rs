@@ -127,7 +127,7 @@ impl TlsConnectorParts {
             .unwrap_or_else(|_| {
                 Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "the TLS handshake took too long",
+                    "the TLS handshake timed out",
                 ))
             })
     }
@@ -149,7 +149,7 @@ impl Connection {
         if self.cut.as_mut().poll(cx).is_ready() {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
-                "cut, to connect anew",
+                "connection closed in order to reconnect",
             ));
         }
         Ok(())

@@ -24,7 +24,7 @@ pub enum KubeconfigError {
         source: Box<kube::config::KubeconfigError>,
     },
     /// Its cluster uses a proxy, which is not supported.
-    #[error("kubeconfig {}: proxy-url {url:?}: proxies are not built yet", path.display())]
+    #[error("kubeconfig {}: proxy-url {url:?}: proxies are not supported yet", path.display())]
     Proxy {
         /// The file.
         path: PathBuf,
@@ -222,11 +222,11 @@ fn take_pair(user: &mut AuthInfo) -> Result<Option<PairSource>, (&'static str, S
         (Some(certificate), Some(key)) => Ok(Some(PairSource { certificate, key })),
         (Some(_), None) => Err((
             "client-key",
-            "is needed beside a client-certificate".to_owned(),
+            "is required together with client-certificate".to_owned(),
         )),
         (None, Some(_)) => Err((
             "client-certificate",
-            "is needed beside a client-key".to_owned(),
+            "is required together with client-key".to_owned(),
         )),
     }
 }

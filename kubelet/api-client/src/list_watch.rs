@@ -201,7 +201,7 @@ where
                         if self.passed_over.as_ref() != Some(&watching.version) {
                             warn!(
                                 resource = self.api.resource_url(), %error,
-                                "an event of a watch cannot be read; passing it over"
+                                "cannot decode a watch event; skipping it"
                             );
                             self.passed_over = Some(watching.version.clone());
                         }
@@ -267,7 +267,7 @@ where
     fn expired(&mut self, version: String) {
         debug!(
             resource = self.api.resource_url(),
-            "the API server forgot what changed; listing everything"
+            "the watched resource version expired; listing again"
         );
         self.state = ListWatchState::Unknown;
         self.listed_from = ListedFrom::CacheSince(version);

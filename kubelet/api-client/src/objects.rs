@@ -39,7 +39,7 @@ pub enum ObjectError {
         name: String,
     },
     /// The kubelet runs without an API server.
-    #[error("{resource} {name:?}: this node has no API server that could serve it")]
+    #[error("cannot read {resource} {name:?}: this node has no API server")]
     Standalone {
         /// Its resource.
         resource: &'static str,

@@ -24,13 +24,13 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 pub enum ApiError {
     /// The API server is unreachable; the request can be retried. The transport logs this once for
     /// all requests, so callers need not log it.
-    #[error("the API server cannot be reached: {}", causes(.0))]
+    #[error("cannot reach the API server: {}", causes(.0))]
     Unreachable(kube::Error),
     /// The API server did not answer in time; the request can be retried.
     #[error("the API server did not answer within {0:?}")]
     Silent(Duration),
     /// The API server cannot handle the request now; the request can be retried.
-    #[error("the API server cannot do it now: {}", words(.0))]
+    #[error("the API server cannot handle the request now: {}", words(.0))]
     Unable(Box<Status>),
     /// The API server rejected the request.
     #[error("{}", words(.0))]

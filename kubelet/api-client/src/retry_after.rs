@@ -136,7 +136,8 @@ mod tests {
             assert_eq!(error.retry_after(), wanted, "{code} {header}: {error}");
         }
         let error = refused(429, "7", "Too many requests, please try again later.\n").await;
-        let text = "the API server cannot do it now: Too many requests, please try again later.";
+        let text = "the API server cannot handle the request now: Too many requests, please \
+                    try again later.";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -136,7 +136,10 @@ impl TokenCache {
                 Ok(token)
             }
             (Err(error), Some(cached)) if !cached.is_over() => {
-                warn!(%error, pod_uid = %uid, "cannot renew a token; using the last one on");
+                warn!(
+                    %error, pod_uid = %uid,
+                    "cannot refresh a service account token; using the current one"
+                );
                 Ok(cached.token)
             }
             (Err(error), _) => Err(error),

@@ -155,9 +155,9 @@ impl TransportInner {
             Some(error) if is_news => warn!(
                 server = self.url,
                 error = causes(error),
-                "The API server cannot be reached; trying on"
+                "cannot reach the API server; retrying"
             ),
-            None if is_news => info!(server = self.url, "The API server answers again"),
+            None if is_news => info!(server = self.url, "the API server is reachable again"),
             _ => {}
         }
     }

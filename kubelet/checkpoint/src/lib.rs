@@ -128,7 +128,7 @@ impl Checkpoint {
                 match read_pod(&store, &entry) {
                     Ok(pod) => state.found_pod(entry.clone(), pod),
                     Err(error) => {
-                        error!(pod = %entry, %error, "a pod cannot be restored");
+                        error!(pod = %entry, %error, "cannot restore a pod");
                     }
                 }
             }
@@ -165,7 +165,7 @@ impl Checkpoint {
             }
             error!(
                 pod = identity::full_name(pod), pod_uid = %PodUid::of(pod), error = self.no_node,
-                "a pod waits for the API server: it asks for labels of the node"
+                "a pod waits for the API server: it depends on the node's labels, which are unknown"
             );
             false
         });
@@ -233,7 +233,7 @@ impl Checkpoint {
                     names,
                 });
             }),
-            Err(error) => warn!(object = %entry, %error, "an object cannot be kept"),
+            Err(error) => warn!(object = %entry, %error, "cannot add an object to the checkpoint"),
         }
     }
 
@@ -336,8 +336,8 @@ impl Checkpoint {
                     if failing.insert(entry.clone()) {
                         warn!(
                             %error,
-                            "the checkpoint is not what it should be; without the API server \
-                             some pod will not start"
+                            "cannot update the checkpoint; some pods will not start without the \
+                             API server"
                         );
                     }
                 }
@@ -391,7 +391,7 @@ impl Checkpoint {
                 let version = Some(format!("{:x}", Sha256::digest(text)));
                 self.keep(entry, version, node, BTreeSet::new());
             }
-            Err(error) => debug!(%error, "the node cannot be kept"),
+            Err(error) => debug!(%error, "cannot add the node to the checkpoint"),
         }
     }
 }
@@ -405,7 +405,7 @@ fn names_of<K: DeserializeOwned>(
     match store.read_object(entry) {
         Ok(object) => object.as_ref().map(names).unwrap_or_default(),
         Err(error) => {
-            error!(object = %entry, %error, "an object cannot be restored");
+            error!(object = %entry, %error, "cannot restore an object");
             BTreeSet::new()
         }
     }
@@ -419,7 +419,7 @@ fn read_pod(store: &Store, entry: &Entry) -> Result<Pod, StoreError> {
     });
     let mut pod = pod.ok_or_else(|| StoreError::Corrupt {
         path: entry.path(store.dir()),
-        why: "it has no such pod".to_owned(),
+        why: "it does not contain this pod".to_owned(),
     })?;
     // This is not a version of the API server's: its status may differ there.
     pod.metadata.resource_version = None;
@@ -430,13 +430,13 @@ fn read_pod(store: &Store, entry: &Entry) -> Result<Pod, StoreError> {
 /// Why the node object is unknown; a message for the log.
 fn read_node(store: &Store, name: &str) -> Result<Node, String> {
     let dir = store.dir().join(EntryKind::Node.directory());
-    let unknown = || format!("{} has no object of this node", dir.display());
+    let unknown = || format!("{} has no Node object for this node", dir.display());
     let entry = Entry::new(EntryKind::Node, "", name).ok_or_else(unknown)?;
     match store.read_object(&entry) {
         Ok(Some(node)) => Ok(node),
         Ok(None) => Err(unknown()),
         Err(error) => {
-            error!(%error, "the node's object cannot be restored");
+            error!(%error, "cannot restore the Node object");
             Err(error.to_string())
         }
     }

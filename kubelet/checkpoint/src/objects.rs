@@ -126,13 +126,13 @@ impl CheckpointedObjects {
         }
         match self.checkpoint.read(entry).await {
             Ok(Some(kept)) => {
-                debug!(object = %entry, %error, "going on with what the checkpoint has");
+                debug!(object = %entry, %error, "using the object from the checkpoint");
                 Ok(Err(kept))
             }
             Err(StoreError::NoKey(_)) | Ok(None) if !self.checkpoint.keeps(entry.kind()) => {
                 Err(request.unavailable(format!(
-                    "{}; secrets and tokens are kept for a start without the API server only \
-                     with --bootstrap-checkpoint-key",
+                    "{}; the checkpoint has secrets and tokens only with \
+                     --bootstrap-checkpoint-key",
                     reason(&error)
                 )))
             }

@@ -34,8 +34,8 @@ pub enum KeyError {
     },
     /// The key file does not contain a key.
     #[error(
-        "--bootstrap-checkpoint-key: {} has no key: it must have 32 bytes, as they are or in base64 \
-         (as `openssl rand -base64 32` writes them)",
+        "--bootstrap-checkpoint-key: {} is not a key: it must contain 32 bytes, raw or in base64 \
+         (such as the output of `openssl rand -base64 32`)",
         .0.display()
     )]
     Format(PathBuf),
@@ -43,7 +43,7 @@ pub enum KeyError {
 
 /// The system provides no random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it cannot be encrypted: the system gives no random numbers")]
+#[error("cannot encrypt it: the system provides no random numbers")]
 pub struct NoRandomness;
 
 /// A key for AES-256-GCM, and a derived one for HMAC-SHA256. Each text has a random nonce, which is
@@ -74,8 +74,8 @@ impl SealingKey {
         if fs::metadata(path).is_ok_and(|metadata| is_exposed(metadata.mode())) {
             warn!(
                 path = %path.display(),
-                "--bootstrap-checkpoint-key: others than its owner may read it, and with it \
-                 what it encrypts; `chmod 0600` helps"
+                "--bootstrap-checkpoint-key: other users can read the key, and decrypt the \
+                 checkpoint with it; run `chmod 0600` on the file"
             );
         }
         Self::parse(&bytes).ok_or_else(|| KeyError::Format(path.to_owned()))

@@ -209,7 +209,10 @@ impl CheckpointState {
         let (fingerprint, text) = match written {
             Ok(written) => written,
             Err(error) => {
-                warn!(pod = identity::full_name(&pod), %error, "a pod cannot be kept");
+                warn!(
+                    pod = identity::full_name(&pod), %error,
+                    "cannot add a pod to the checkpoint"
+                );
                 return Some(entry);
             }
         };

@@ -59,25 +59,25 @@ pub enum StoreError {
     },
     /// The file was encrypted with another key, or modified.
     #[error(
-        "{} cannot be decrypted: it was encrypted with another key than that of \
-         --bootstrap-checkpoint-key, or somebody changed it",
+        "cannot decrypt {}: it was encrypted with a different key than \
+         --bootstrap-checkpoint-key, or has been modified",
         .0.display()
     )]
     Sealed(PathBuf),
     /// Reading or writing the file requires a key, and there is none.
-    #[error("{} was written with a key, and there is no --bootstrap-checkpoint-key", .0.display())]
+    #[error("{} was written with a key, but --bootstrap-checkpoint-key is not set", .0.display())]
     NoKey(PathBuf),
     /// The MAC of the file is missing or wrong.
     #[error(
         "{} cannot be trusted: it was written without the key of --bootstrap-checkpoint-key or \
-         with another one, or it is damaged, or somebody changed it",
+         with a different one, is damaged, or has been modified",
         .0.display()
     )]
     Untrusted(PathBuf),
     /// Other users could have written to the directory.
     #[error(
-        "{path}: {why}, who could have this node run anything: `chown {user} {path}`, \
-         `chmod go-w {path}`, and remove what is in it if that is not this node's",
+        "{path}: {why}, so others could make this node run anything: run `chown {user} {path}` \
+         and `chmod go-w {path}`, and remove its contents if they are not from this node",
         path = path.display()
     )]
     Exposed {
@@ -98,7 +98,8 @@ pub enum StoreError {
     },
     /// The file exceeds a size limit.
     #[error(
-        "{}: there is no room for {size} bytes: a file may have {file_limit}, and all together {limit}",
+        "{}: no room for {size} bytes: the limit is {file_limit} bytes per file and {limit} in \
+         total",
         path.display(), file_limit = FILE_LIMIT
     )]
     Full {
@@ -179,7 +180,7 @@ impl Store {
         };
         match fs::metadata(&path) {
             Ok(metadata) if metadata.len() > FILE_LIMIT => {
-                return Err(corrupt("it is larger than any that was written"));
+                return Err(corrupt("it exceeds the maximum file size"));
             }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&path)(error)),
             Ok(_) | Err(_) => {}
@@ -190,15 +191,16 @@ impl Store {
             Err(error) => return Err(at(&path)(error)),
         };
         let end = bytes.iter().position(|byte| *byte == b'\n');
-        let (line, body) = bytes.split_at(end.ok_or_else(|| corrupt("its first line is cut"))?);
+        let (line, body) =
+            bytes.split_at(end.ok_or_else(|| corrupt("its first line is incomplete"))?);
         let body = body.get(1..).unwrap_or_default();
-        let line = str::from_utf8(line).map_err(|_| corrupt("its first line is no text"))?;
+        let line = str::from_utf8(line).map_err(|_| corrupt("its first line is not UTF-8"))?;
         let without = || corrupt("its first line has no checksum");
         let (said, mark) = line.rsplit_once(' ').ok_or_else(without)?;
         let (kind_of_mark, mark) = mark.split_once(':').ok_or_else(without)?;
         match (kind_of_mark, &self.key) {
             (SUM, _) if mark != checksum(said, body) => {
-                return Err(corrupt("its checksum is another"));
+                return Err(corrupt("its checksum does not match"));
             }
             (SUM, Some(_)) if !entry.kind().is_secret() => return Err(StoreError::Untrusted(path)),
             (SUM, _) => {}
@@ -211,7 +213,7 @@ impl Store {
         }
         let form = said
             .strip_prefix(&*beginning(entry))
-            .ok_or_else(|| corrupt("it is of something else, or of another version"))?;
+            .ok_or_else(|| corrupt("it belongs to another object, or has another version"))?;
         match (form, entry.kind().is_secret()) {
             (PLAIN, false) => Ok(Some(body.to_vec())),
             (SEALED, true) => match &self.key {
@@ -221,7 +223,7 @@ impl Store {
                     None => Err(StoreError::Sealed(path)),
                 },
             },
-            _ => Err(corrupt("it is not written as such a file is")),
+            _ => Err(corrupt("its encoding is wrong for this kind of object")),
         }
     }
 
@@ -344,10 +346,10 @@ fn check_owner(dir: &Path) -> Result<(), StoreError> {
     let metadata = fs::metadata(dir).map_err(at(dir))?;
     let user = rustix::process::geteuid().as_raw();
     let why = if metadata.uid() != user {
-        format!("it belongs to user {}", metadata.uid())
+        format!("it is owned by user {}", metadata.uid())
     } else if metadata.mode() & OTHERS_WRITE != 0 {
         format!(
-            "its mode {:o} lets others write to it",
+            "its mode {:o} lets other users write to it",
             metadata.mode() & 0o7777
         )
     } else {
@@ -361,7 +363,7 @@ fn check_owner(dir: &Path) -> Result<(), StoreError> {
 }
 
 fn passed_over(path: &Path, error: &io::Error) {
-    error!(path = %path.display(), %error, "passing over a part of the checkpoint");
+    error!(path = %path.display(), %error, "cannot read part of the checkpoint; skipping it");
 }
 
 /// Names and metadata of the files in a directory; none if it does not exist.

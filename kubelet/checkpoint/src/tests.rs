@@ -374,7 +374,7 @@ async fn without_a_key_nothing_secret_is_on_disk() {
     for error in [secret, token.await.unwrap_err()] {
         let error = error.to_string();
         assert!(
-            error.contains("because; secrets and tokens are kept"),
+            error.contains("because; the checkpoint has secrets and tokens only with"),
             "{error}"
         );
         assert!(error.contains("--bootstrap-checkpoint-key"), "{error}");

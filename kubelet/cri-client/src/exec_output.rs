@@ -119,7 +119,7 @@ impl Truncator {
                 }
             }
             if self.message.len() > MAX_CUT {
-                return Err(malformed("has fields that it should not have"));
+                return Err(malformed("has unexpected fields"));
             }
             if self.left == 0 && matches!(self.at, ParseState::Key) {
                 self.end(&mut whole)?;
@@ -164,7 +164,7 @@ impl Truncator {
         if byte & 0x80 != 0 {
             return match self.number.len() < MAX_NUMBER && self.left > 0 {
                 true => Ok(()),
-                false => Err(malformed("has a number that does not end")),
+                false => Err(malformed("has an unterminated number")),
             };
         }
         let bits = self.number.iter().rev();
@@ -198,7 +198,7 @@ impl Truncator {
     fn field(&mut self, key: u64, length: u64) -> Result<ParseState, Status> {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > self.left {
-            return Err(malformed("has a field that is longer than itself"));
+            return Err(malformed("has a field that is longer than the message"));
         }
         let kept = match key >> 3 {
             STDOUT | STDERR => length.min(KEPT),
@@ -263,7 +263,7 @@ fn put_number(message: &mut BytesMut, mut value: u64) {
 }
 
 fn malformed(why: &str) -> Status {
-    Status::internal(format!("the answer to ExecSync {why}"))
+    Status::internal(format!("the ExecSync response {why}"))
 }
 
 #[cfg(test)]

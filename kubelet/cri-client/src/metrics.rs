@@ -124,7 +124,7 @@ impl Collector for RuntimeMetrics {
         self.sandbox_durations.collect(page);
         self.sandbox_errors.collect(page);
         let name = "kubelet_runtime_exec_outputs_cut_total";
-        let help = "Commands of probes and hooks that printed more than is kept.";
+        let help = "Number of probe and hook commands whose output was truncated.";
         page.family(name, "counter", help);
         page.sample(name, &[], self.exec_output.reached(), None);
     }

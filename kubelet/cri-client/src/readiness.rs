@@ -76,8 +76,8 @@ impl RuntimeReadiness {
     pub async fn ask(&self) {
         match time::timeout(DEADLINE, self.cri.status()).await {
             Ok(Ok(status)) => self.take(status),
-            Ok(Err(error)) => debug!(%error, "the runtime does not say how it is"),
-            Err(_) => debug!("the runtime does not say how it is in time"),
+            Ok(Err(error)) => debug!(%error, "cannot get the runtime status"),
+            Err(_) => debug!("the runtime status request timed out"),
         }
     }
 

@@ -30,7 +30,7 @@ impl CriClient {
         let call = client.list_container_stats(ListContainerStatsRequest::default());
         match self.call("ListContainerStats", "", call).await {
             Ok(answer) => {
-                debug!(%error, "The runtime measures no pods; adding up their containers");
+                debug!(%error, "the runtime has no pod stats; summing up container stats");
                 Ok(of_containers(answer.stats))
             }
             Err(_) => Err(error),

@@ -17,7 +17,8 @@ pub fn set(score: i32) {
     if let Err(error) = set {
         warn!(
             score, %error,
-            "oomScoreAdj (--oom-score-adj) is not what this process may have; give it CAP_SYS_RESOURCE, set it from outside (OOMScoreAdjust of a systemd unit), or raise the field"
+            "cannot set oomScoreAdj (--oom-score-adj); grant the kubelet CAP_SYS_RESOURCE, set \
+             the score from outside (OOMScoreAdjust in a systemd unit), or raise the field"
         );
     }
 }

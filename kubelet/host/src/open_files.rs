@@ -22,6 +22,7 @@ pub fn set_limit(most: u64) {
     let has = getrlimit(Resource::Nofile).current;
     warn!(
         wanted = most, has, %error, raised = raised.is_ok(),
-        "maxOpenFiles (--max-open-files) is more than this process may have open; raise the hard limit (LimitNOFILE of a systemd unit), or lower the field"
+        "maxOpenFiles (--max-open-files) exceeds the hard limit of this process; raise the limit \
+         (LimitNOFILE in a systemd unit), or lower the field"
     );
 }

@@ -36,7 +36,7 @@ pub enum RootsError {
     #[error("no trusted roots in {0}")]
     None(String),
     /// The certificates are not usable.
-    #[error("the trusted roots: {0}")]
+    #[error("invalid trusted roots: {0}")]
     Unusable(#[from] VerifierBuilderError),
     /// TLS cannot be configured.
     #[error("TLS: {0}")]

@@ -27,7 +27,7 @@ pub enum TlsError {
     #[error("http: server gave HTTP response to HTTPS client")]
     PlainHttp(#[source] io::Error),
     /// The host is not a valid DNS name or IP address.
-    #[error("tls: {0:?} is no name of a server")]
+    #[error("tls: {0:?} is not a valid server name")]
     Name(String),
     /// The handshake failed or the connection was lost.
     #[error("tls: {0}")]

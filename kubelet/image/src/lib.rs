@@ -121,7 +121,10 @@ impl ImageManager {
         match self.cri.list_images().await {
             Ok(images) => self.records.restore(begun, &images).await,
             Err(error) => {
-                warn!(%error, "cannot list images; pulls that were begun stay as they are");
+                warn!(
+                    %error,
+                    "cannot list images; leaving the records of unfinished pulls unchanged"
+                );
             }
         }
     }

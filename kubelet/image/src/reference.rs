@@ -35,7 +35,7 @@ impl<'a> Reference<'a> {
             None => (text, None),
         };
         if digest.is_some_and(|digest| !is_digest(digest)) {
-            return Err(invalid("the digest is not <algorithm>:<hexadecimal>"));
+            return Err(invalid("the digest must be <algorithm>:<hexadecimal>"));
         }
         let after_slash = rest.rfind('/').map_or(0, |slash| slash + 1);
         let (name, tag) = match rest[after_slash..].find(':') {
@@ -46,10 +46,10 @@ impl<'a> Reference<'a> {
             None => (rest, None),
         };
         if tag.is_some_and(|tag| !is_tag(tag)) {
-            return Err(invalid("the tag is not up to 128 of [A-Za-z0-9_.-]"));
+            return Err(invalid("the tag must be up to 128 of [A-Za-z0-9_.-]"));
         }
         if name.is_empty() || name.len() > MAX_NAME {
-            return Err(invalid("the name is empty or longer than 255"));
+            return Err(invalid("the name is empty or longer than 255 characters"));
         }
         let (domain, path) = match name.split_once('/') {
             Some((first, path)) if is_domain(first) => (Some(first), path),
@@ -57,11 +57,11 @@ impl<'a> Reference<'a> {
         };
         if !path.split('/').all(is_path_component) {
             return Err(invalid(
-                "the path is not lower-case letters and digits, separated by / . _ or -",
+                "the path must be lower-case letters and digits, separated by / . _ or -",
             ));
         }
         if domain.is_none() && path.len() == 64 && is_hex(path) {
-            return Err(invalid("it could be an image id"));
+            return Err(invalid("it could be an image ID"));
         }
         Ok(Self {
             text,

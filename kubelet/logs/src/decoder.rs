@@ -122,7 +122,7 @@ impl Decoder {
             self.rest = LineRest::Text(head);
             self.line = Vec::new();
         } else if self.line.len() > LONGEST_JSON_LINE {
-            debug!("skipped a line of a log: it is too long");
+            debug!("skipped a log line: it is too long");
             self.rest = LineRest::Skip;
             self.line = Vec::new();
         }
@@ -153,7 +153,7 @@ impl Decoder {
             None => {
                 debug!(
                     line = %String::from_utf8_lossy(line.get(..200).unwrap_or(line)),
-                    "skipped a line of a log: it is in no known format"
+                    "skipped a log line: unknown format"
                 );
                 Ok(())
             }

@@ -33,7 +33,7 @@ pub fn make(link: &Path, log: &Path) {
     };
     match made {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            warn!(path = %link.display(), %error, "cannot link to a container's log");
+            warn!(path = %link.display(), %error, "cannot create the symlink to a container log");
         }
         _ => {}
     }
@@ -57,8 +57,11 @@ pub fn remove_dead(dir: &Path, may_run: impl Fn(&str) -> bool) {
             continue;
         }
         match fs::remove_file(&path) {
-            Ok(()) => debug!(path = %path.display(), "removed a link to a log that is gone"),
-            Err(error) => warn!(path = %path.display(), %error, "cannot remove a dead link"),
+            Ok(()) => debug!(path = %path.display(), "removed a stale symlink to a container log"),
+            Err(error) => warn!(
+                path = %path.display(), %error,
+                "cannot remove a stale symlink to a container log"
+            ),
         }
     }
 }

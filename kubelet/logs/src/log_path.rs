@@ -48,7 +48,7 @@ pub fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
         !container_id.is_empty() && name.starts_with(container_id.as_bytes())
     };
     if !target.is_absolute() || !target.file_name().is_some_and(is_own) {
-        let what = "it is a link that does not lead to the container's own log";
+        let what = "it is a symlink that does not point to the container's own log";
         return Err(io::Error::other(what));
     }
     Ok((place.read(target.as_os_str())?, target))
@@ -85,7 +85,7 @@ impl LogPath {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(self.0.directory(), name, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         Ok(file)
     }

@@ -54,9 +54,9 @@ enum RotationError {
     Cri(#[from] CriError),
     #[error(transparent)]
     File(#[from] io::Error),
-    #[error("its task failed: {0}")]
+    #[error("the log rotation task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
-    #[error("failed to reopen the log, which is as before: {0}")]
+    #[error("failed to reopen the log; the rotation was undone: {0}")]
     Reopen(#[source] CriError),
 }
 
@@ -108,7 +108,10 @@ impl<R: Fn() -> Vec<(String, PathBuf)>> LogRotation<R> {
                         let task = tasks.spawn(async move {
                             let _worker = workers.acquire_owned().await;
                             if let Err(error) = rotate(&cri, &container, policy).await {
-                                warn!(container_id = container, %error, "cannot rotate a log");
+                                warn!(
+                                    container_id = container, %error,
+                                    "cannot rotate a container log"
+                                );
                             }
                         });
                         busy.insert(id, task.id());
@@ -161,7 +164,10 @@ async fn rotate(cri: &CriClient, id: &str, policy: RotationPolicy) -> Result<(),
     });
     let log = match look.await? {
         Err(error) if io::Error::kind(&error) == io::ErrorKind::NotFound => {
-            debug!(container_id = id, path, "a log is not there; reopening it");
+            debug!(
+                container_id = id,
+                path, "the log file does not exist; reopening it"
+            );
             return Ok(cri.reopen_container_log(id).await?);
         }
         Err(error) => return Err(error.into()),
@@ -177,7 +183,7 @@ async fn rotate(cri: &CriClient, id: &str, policy: RotationPolicy) -> Result<(),
     blocking(prepare).await??;
     // After a crash here, the next check finds no log and reopens it.
     let Err(error) = cri.reopen_container_log(id).await else {
-        info!(container_id = id, path, "rotated a log");
+        info!(container_id = id, path, "rotated a container log");
         return Ok(());
     };
     // If the runtime reopened the log nevertheless, the new file stays.

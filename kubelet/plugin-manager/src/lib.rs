@@ -103,7 +103,7 @@ impl PluginManager {
             info!(
                 plugin = registered.plugin.name,
                 socket = %registered.socket.display(),
-                "plugin is gone"
+                "deregistering plugin"
             );
             registered.handler.deregister(&registered.plugin);
         }

@@ -112,7 +112,7 @@ impl Watcher {
             Ok(value) => Some(value),
             Err(error) => {
                 if !self.failing {
-                    warn!(dir = %self.dir.display(), %error, "cannot watch for plugins; trying on");
+                    warn!(dir = %self.dir.display(), %error, "cannot watch for plugins; retrying");
                 }
                 self.failing = true;
                 None

@@ -80,7 +80,7 @@ pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         Err(error) if error.duplicate_key => {
             manifest
                 .warnings
-                .push(format!("{error}; the last one counts"));
+                .push(format!("{error}; the last value is used"));
             yaml::documents(text, DuplicateKeys::LastWins)?
         }
         documents => documents?,
@@ -281,7 +281,7 @@ mod tests {
             Some("web:2")
         );
         assert!(
-            twice.warnings[0].contains("\"image\" is given twice; the last one counts"),
+            twice.warnings[0].contains("duplicate field \"image\"; the last value is used"),
             "{:?}",
             twice.warnings
         );

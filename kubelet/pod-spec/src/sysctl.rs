@@ -129,7 +129,7 @@ impl Allowlist {
                 info!(
                     sysctl = name,
                     ?kernel,
-                    "this kernel is too old to let pods set it"
+                    "the kernel is too old for pods to set this sysctl"
                 );
             }
         }

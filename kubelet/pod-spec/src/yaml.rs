@@ -114,7 +114,7 @@ fn syntax_error(error: &Error) -> SyntaxError {
             None => format!("unknown field {field:?}"),
         },
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("field {key:?} is given twice")
+            format!("duplicate field {key:?}")
         }
         Error::Budget { breach, .. } => format!("is nested too deeply, or too large ({breach:?})"),
         other => plain(&other.render()),
@@ -175,10 +175,7 @@ mod tests {
         let error = read("a: 1\nb: [1,\nc: 2\n").unwrap_err();
         assert!(error.line >= 2, "{error}");
         let error = read("a: 1\na: 2\n").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "line 2, column 1: field \"a\" is given twice"
-        );
+        assert_eq!(error.to_string(), "line 2, column 1: duplicate field \"a\"");
         assert!(error.duplicate_key);
         assert_eq!(
             documents("a: 1\na: 2\n", DuplicateKeys::LastWins).unwrap(),

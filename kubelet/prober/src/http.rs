@@ -56,7 +56,7 @@ pub enum HttpError {
         reason: String,
     },
     /// The answer's body could not be read.
-    #[error("cannot read the answer of \"{url}\": {reason}")]
+    #[error("cannot read the response of \"{url}\": {reason}")]
     Body {
         /// What was asked for.
         url: Url,
@@ -177,7 +177,7 @@ pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer
     match tokio::time::timeout(left, read_body(exchange.response.body_mut())).await {
         Ok(Ok(body)) => Ok(HttpAnswer { status, body }),
         Ok(Err(error)) => Err(failed(error.to_string())),
-        Err(_) => Err(failed(format!("it was not complete within {timeout:?}"))),
+        Err(_) => Err(failed(format!("it was incomplete after {timeout:?}"))),
     }
 }
 
@@ -262,7 +262,7 @@ pub(super) async fn probe(request: &HttpGet, timeout: Duration) -> Result<Outcom
         200..=299 => Outcome::Success,
         300..=399 => Outcome::Warning(format!("Probe terminated redirects, Response body: {body}")),
         status => {
-            tracing::debug!(url = %request.url, status, %body, "an HTTP probe failed");
+            tracing::debug!(url = %request.url, status, %body, "HTTP probe failed");
             Outcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
         }
     })

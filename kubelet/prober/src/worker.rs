@@ -175,7 +175,7 @@ impl Worker {
             return Next::Continue;
         }
         let Some(running) = state.and_then(|state| state.running.as_ref()) else {
-            self.set(id, ProbeResult::Failure, "the container does not run")
+            self.set(id, ProbeResult::Failure, "the container is not running")
                 .await;
             return if stays_ended {
                 Next::Stop
@@ -211,13 +211,14 @@ impl Worker {
                 ProbeType::Readiness => ProbeResult::Failure,
                 ProbeType::Startup => ProbeResult::Unknown,
             };
-            self.set(id, initial, "it was not probed yet").await;
+            self.set(id, initial, "the container has not been probed yet")
+                .await;
         } else if self.probed.sidecar
             && self.key.kind == ProbeType::Startup
             && container.started == Some(true)
         {
             // What tells that the pod is initialised must not be forgotten.
-            let why = "it had started before the kubelet";
+            let why = "the container started before the kubelet";
             self.set(id, ProbeResult::Success, why).await;
         }
     }

@@ -97,7 +97,7 @@ pub async fn dns_config(
         if cluster_first {
             info!(
                 pod = identity::full_name(pod),
-                "no clusterDNS is configured; the pod has the node's name servers"
+                "no clusterDNS is configured; the pod uses the node's name servers"
             );
             if let Some(events) = events {
                 let name = identity::name_with_uid(pod);
@@ -212,7 +212,7 @@ fn limit(config: &mut DnsConfig, pod: &Pod, events: Option<&EventRecorder>) {
         warn!(
             pod = identity::full_name(pod),
             servers = config.servers.join(" "),
-            "too many name servers; only these are used"
+            "too many name servers; using only these"
         );
         tell(format_args!(
             "Nameserver limits were exceeded, some nameservers have been omitted, the \
@@ -234,7 +234,7 @@ fn limit(config: &mut DnsConfig, pod: &Pod, events: Option<&EventRecorder>) {
         warn!(
             pod = identity::full_name(pod),
             searches = config.searches.join(" "),
-            "too many search domains; only these are used"
+            "too many search domains; using only these"
         );
         tell(format_args!(
             "Search Line limits were exceeded, some search paths have been omitted, the \

@@ -37,7 +37,7 @@ pub enum HookError {
         reason: String,
     },
     /// The hook has no supported action. `tcpSocket` is accepted, but not executed.
-    #[error("invalid handler: it names neither exec, httpGet nor sleep")]
+    #[error("invalid handler: it must have exec, httpGet or sleep")]
     NoAction,
 }
 
@@ -127,7 +127,7 @@ async fn http_get(
         // As upstream: hooks were once sent without TLS, whatever their scheme.
         let plain = http::http_get(&request.without_tls(), limit).await;
         if plain.is_ok() {
-            warn!(url = %request.url(), "an HTTPS hook was answered over HTTP only");
+            warn!(url = %request.url(), "an HTTPS hook succeeded only over plain HTTP");
             answer = plain;
         }
     }

@@ -64,7 +64,7 @@ pub enum MountError {
     #[error("invalid MountPropagation mode: {0:?}")]
     Propagation(String),
     /// Could not determine whether the mounted files have SELinux labels of their own.
-    #[error("cannot tell whether {what} has SELinux labels: {why}")]
+    #[error("cannot determine whether {what} has SELinux labels: {why}")]
     Labels {
         /// The volume or file.
         what: String,
@@ -177,7 +177,7 @@ impl MountParts {
         match &volume.mounted {
             Mounted::Path(path) if sub_path.is_empty() => host_path.clone_from(path),
             Mounted::Path(_) => {
-                let error = io::Error::other("it was not bound");
+                let error = io::Error::other("it was not bind-mounted");
                 let missing = || self.no_sub_path("prepare", "", mount, &error);
                 host_path.clone_from(bound.ok_or_else(missing)?);
             }
@@ -226,7 +226,7 @@ impl MountParts {
         match (wanted, self.recursive_read_only) {
             ("Enabled", false) => Err(refused("it is not supported by the runtime".to_owned())),
             ("Enabled" | "IfPossible", supported) => Ok(supported),
-            (other, _) => Err(refused(format!("{other:?} is no such mode"))),
+            (other, _) => Err(refused(format!("{other:?} is not a valid mode"))),
         }
     }
 }

@@ -56,7 +56,7 @@ pub enum StartError {
         retry_after: Duration,
     },
     /// The container was created before, but the pod status is older than that.
-    #[error("container {0} is not listed yet")]
+    #[error("container {0} was created, but is not listed yet")]
     Unlisted(String),
     /// The image could not be provided.
     #[error(transparent)]
@@ -68,7 +68,7 @@ pub enum StartError {
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The runtime did not report whether it supports a feature that a mount needs.
-    #[error("cannot tell what the runtime can do: {0}")]
+    #[error("cannot get the features of the runtime: {0}")]
     Features(#[source] CriError),
     /// The container's configuration is not allowed.
     #[error(transparent)]
@@ -333,7 +333,10 @@ impl RuntimeManager {
         let (name, namespace) = (identity::name(pod), identity::namespace(pod));
         let link = links::link_path(dir, name, namespace, &container.name, id);
         if let Err(error) = repeatable::blocking(move || links::make(&link, &log)).await {
-            warn!(pod = identity::full_name(pod), %error, "linking to a log failed");
+            warn!(
+                pod = identity::full_name(pod), %error,
+                "cannot create the symlink to a container log"
+            );
         }
     }
 
@@ -425,7 +428,7 @@ impl RuntimeManager {
         if let Err(error) = self.kill_container(&status, killing).await {
             warn!(
                 pod = identity::full_name(pod_context.pod), container = %container.name, %error,
-                "a container whose postStart hook failed still runs"
+                "cannot kill a container after its postStart hook failed"
             );
         }
         Err(StartError::PostStart {

@@ -119,7 +119,7 @@ impl MountParts {
     ) -> MountError {
         warn!(
             container = %self.container.name, volume = %mount.name, %error,
-            "cannot {action} a sub-path"
+            "cannot {action} a subPath"
         );
         MountError::SubPath {
             action,

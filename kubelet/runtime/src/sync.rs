@@ -41,7 +41,7 @@ pub enum SyncError {
     #[error(transparent)]
     Kill(#[from] KillError),
     /// A container of an earlier run could not be removed.
-    #[error("cannot remove what ran before: {0}")]
+    #[error("cannot remove containers of an earlier run: {0}")]
     Purge(#[source] CriError),
     /// The pod's runtime handler could not be determined.
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub enum SyncError {
     #[error(transparent)]
     UserNamespace(#[from] UserNamespaceError),
     /// The runtime did not report its features.
-    #[error("cannot tell whether the runtime has user namespaces: {0}")]
+    #[error("cannot determine whether the runtime supports user namespaces: {0}")]
     Features(#[source] CriError),
     /// The sandbox could not be created.
     #[error("cannot create the pod's sandbox: {0}")]

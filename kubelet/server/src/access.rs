@@ -35,7 +35,9 @@ pub enum AccessError {
     Authentication,
     /// Access cannot be reviewed.
     #[error(
-        "no client provided, cannot use webhook authorization: without an API server authorization.mode (--authorization-mode), which is Webhook where a configuration file does not set it, must be AlwaysAllow"
+        "no client provided, cannot use webhook authorization: without an API server \
+         authorization.mode (--authorization-mode) must be AlwaysAllow; with a configuration \
+         file it defaults to Webhook"
     )]
     Authorization,
 }
@@ -67,7 +69,8 @@ impl AccessControl {
         };
         if !options.authentication.is_possible() {
             warn!(
-                "No authentication method is configured, and nobody is let in to the secure port; set authentication.x509.clientCAFile (--client-ca-file)"
+                "no authentication method is configured, so the secure port rejects all requests; \
+                 set authentication.x509.clientCAFile (--client-ca-file)"
             );
         }
         Ok(Self {

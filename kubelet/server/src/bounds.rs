@@ -60,7 +60,7 @@ impl Gate {
         Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             self.bound.reach();
             let (most, what) = (self.bound.most(), self.what);
-            let reason = format!("this kubelet serves no more than {most} {what} at the same time");
+            let reason = format!("this kubelet serves at most {most} {what} at the same time");
             let mut refusal = error(StatusCode::TOO_MANY_REQUESTS, reason);
             let headers = refusal.headers_mut();
             headers.insert(header::RETRY_AFTER, RETRY_AFTER);
@@ -80,7 +80,7 @@ impl Gates {
             commands: gate("commands", "commands", 4),
             attached: gate("attached", "attached clients", 4),
             port_forwards: gate("port_forwards", "port-forwards", 4),
-            runs: gate("runs", "commands of /run", 128),
+            runs: gate("runs", "/run commands", 128),
         }
     }
 
@@ -110,7 +110,8 @@ impl BoundMetrics {
 impl Collector for BoundMetrics {
     fn collect(&self, page: &mut Exposition) {
         let name = "kubelet_server_bounds_reached_total";
-        let help = "How often there was no room for what a client wanted, by server and bound.";
+        let help =
+            "Number of times a limit on connections or requests was reached, by server and bound.";
         page.family(name, "counter", help);
         for bound in &self.0 {
             let labels = [("server", bound.server()), ("bound", bound.name())];

@@ -164,10 +164,13 @@ where
                 biased;
                 () = serve_stream(stream, service, &place, cancel) => {}
                 () = place.given_up() => {
-                    debug!(address = ?place.address(), "A client makes room for another");
+                    debug!(
+                        address = ?place.address(),
+                        "closed a connection to make room for another"
+                    );
                 }
                 () = place.stays_silent(FIRST_REQUEST) => {
-                    debug!(address = ?place.address(), "A client sent no request");
+                    debug!(address = ?place.address(), "closed a connection that sent no request");
                 }
             }
         });
@@ -185,7 +188,7 @@ pub(super) fn keep_alive(socket: &mut TcpStream) {
         .and_then(|()| set_tcp_keepidle(&*socket, KEEP_ALIVE))
         .and_then(|()| set_tcp_keepintvl(&*socket, KEEP_ALIVE));
     if let Err(error) = set {
-        debug!(%error, "A connection without keep-alive");
+        debug!(%error, "cannot enable TCP keep-alive");
     }
 }
 
@@ -254,7 +257,7 @@ async fn serve_connection(
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "A connection ended early");
+        debug!(%error, "connection ended with an error");
     }
 }
 

@@ -74,7 +74,7 @@ fn check_one(view: &impl NodeView, check: &str) -> Response {
         let known = CHECKS.join(", ");
         return text(
             StatusCode::NOT_FOUND,
-            format!("no check is named {check:?}; there are: {known}\n"),
+            format!("unknown check {check:?}; the checks are: {known}\n"),
         );
     }
     match run(view, check) {

@@ -72,7 +72,7 @@ pub use socket::socket_path;
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is in use, or does not belong to this host.
-    #[error("cannot serve {what} on {address}: {source}; choose another one with {option}")]
+    #[error("cannot serve {what} on {address}: {source}; set another one with {option}")]
     Bind {
         /// The server.
         what: &'static str,
@@ -84,7 +84,11 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The unix socket cannot be created.
-    #[error("cannot serve `kubelet status` and `kubelet logs` on {}: {source}; choose another place with --root-dir", path.display())]
+    #[error(
+        "cannot serve `kubelet status` and `kubelet logs` on {}: {source}; set another directory \
+         with --root-dir",
+        path.display()
+    )]
     Socket {
         /// Path of the socket.
         path: PathBuf,
@@ -134,7 +138,8 @@ impl Servers {
         let secure = match &options.secure {
             Some(secure) => {
                 let built = SecurePort::new(secure, cluster).await?;
-                let option = "address and port (--address, --port), or switch it off with enableServer (--enable-server=false)";
+                let option = "address and port (--address, --port), or disable the server with \
+                              enableServer (--enable-server=false)";
                 bind("the kubelet's API", Some(secure.address), option)
                     .await?
                     .map(|listener| (listener, built))
@@ -190,7 +195,7 @@ impl Servers {
         let servers = TaskTracker::new();
         let spawn = |listener: TcpListener, what, service: Service| {
             if let Ok(address) = listener.local_addr() {
-                info!(%address, "Serving {what}");
+                info!(%address, "serving {what}");
             }
             let listener = listener.tap_io(connection::keep_alive);
             servers.spawn(connection::serve(listener, service, cancel.clone()));

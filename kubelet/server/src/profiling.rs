@@ -20,7 +20,7 @@ async fn answer(Path(name): Path<String>) -> Response {
         "profile" | "symbol" | "trace" | "heap" | "goroutine" | "allocs" | "block" | "mutex"
         | "threadcreate" => error(
             StatusCode::NOT_IMPLEMENTED,
-            format_args!("/debug/pprof/{name} is not built into this kubelet"),
+            format_args!("/debug/pprof/{name} is not supported by this kubelet"),
         ),
         other => error(
             StatusCode::NOT_FOUND,

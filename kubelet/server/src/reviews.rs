@@ -97,6 +97,6 @@ async fn within<T>(
     let fault = |message: String| ReviewError { resource, message };
     match time::timeout(DEADLINE, call).await {
         Ok(answer) => answer.map_err(|error| fault(error.to_string())),
-        Err(_) => Err(fault(format!("no answer in {DEADLINE:?}"))),
+        Err(_) => Err(fault(format!("no response within {DEADLINE:?}"))),
     }
 }

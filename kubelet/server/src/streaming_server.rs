@@ -48,15 +48,13 @@ pub(super) struct Origin {
 /// Why a request cannot be proxied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AddressError {
-    #[error("the runtime gave {url:?}, which {reason}")]
+    #[error("the runtime returned {url:?}, which {reason}")]
     NoUrl { url: String, reason: UrlError },
-    #[error("the runtime gave a URL without a host, and has not told its streaming server's")]
+    #[error("the runtime returned a URL without a host, and its streaming server is unknown")]
     NoHost,
-    #[error(
-        "the runtime's streaming server is not known: no sandbox runs that could be asked for it"
-    )]
+    #[error("the runtime's streaming server is unknown: no running sandbox to discover it with")]
     Unknown,
-    #[error("the runtime does not tell its streaming server: {0}")]
+    #[error("cannot discover the runtime's streaming server: {0}")]
     NotReported(String),
 }
 

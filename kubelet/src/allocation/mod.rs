@@ -135,14 +135,14 @@ impl<S: PodSyncer> Allocator<'_, S> {
             Outcome::Preempting(victims) => {
                 let victims = preemption::end(&victims, pod, self.workers, self.events);
                 self.waiting.insert(uid.clone(), victims);
-                ResizeRefusal::Deferred("waiting for preempted pods to end".to_owned())
+                ResizeRefusal::Deferred("waiting for preempted pods to terminate".to_owned())
             }
             Outcome::Refused(refusal) => refusal,
         };
         if self.runtime.refuse(pod, &refusal) {
             info!(
                 pod = identity::full_name(pod), pod_uid = %uid, reason = refusal.reason(),
-                message = refusal.message(), "pod is not resized"
+                message = refusal.message(), "pod resize was not granted"
             );
             self.workers.sync(&uid);
         }

@@ -10,12 +10,14 @@ pub(super) fn check(flags: &Flags) -> Result<(), &'static str> {
     let path = flags.bootstrap_checkpoint_path.as_ref();
     if flags.bootstrap_checkpoint_key.is_some() && path.is_none() {
         return Err(
-            "--bootstrap-checkpoint-key: needs --bootstrap-checkpoint-path, where secrets are kept",
+            "--bootstrap-checkpoint-key: requires --bootstrap-checkpoint-path, where secrets are \
+             stored",
         );
     }
     if path.is_some() && flags.kubeconfig.is_none() {
         return Err(
-            "--bootstrap-checkpoint-path: needs --kubeconfig; it keeps the pods of the API server",
+            "--bootstrap-checkpoint-path: requires --kubeconfig; it stores the pods of the API \
+             server",
         );
     }
     Ok(())
@@ -41,11 +43,11 @@ mod tests {
     fn each_needs_what_it_builds_on() {
         let error = flags(&["--bootstrap-checkpoint-key=/key"]).unwrap_err();
         assert!(
-            error.contains("needs --bootstrap-checkpoint-path"),
+            error.contains("requires --bootstrap-checkpoint-path"),
             "{error}"
         );
         let error = flags(&["--bootstrap-checkpoint-path=/c"]).unwrap_err();
-        assert!(error.contains("needs --kubeconfig"), "{error}");
+        assert!(error.contains("requires --kubeconfig"), "{error}");
         let flags = flags(&[
             "--kubeconfig=/k",
             "--bootstrap-checkpoint-path=/c",

@@ -16,19 +16,19 @@ pub(super) fn command() -> Command {
             .help(help)
     };
     Command::new("logs")
-        .about("Print the log of a container of the kubelet that runs on this machine")
+        .about("Print the log of a container of the kubelet running on this machine")
         .arg(
             Arg::new("pod")
                 .value_name("POD")
                 .required(true)
-                .help("The pod, with or without the node's name at its end"),
+                .help("Name of the pod, with or without the node name suffix"),
         )
         .arg(
             Arg::new("container")
                 .long("container")
                 .short('c')
                 .value_name("CONTAINER")
-                .help("The container, if the pod has several"),
+                .help("Name of the container, if the pod has several"),
         )
         .arg(
             Arg::new("namespace")
@@ -36,17 +36,17 @@ pub(super) fn command() -> Command {
                 .short('n')
                 .value_name("NAMESPACE")
                 .default_value("default")
-                .help("The pod's namespace"),
+                .help("Namespace of the pod"),
         )
         .arg(
             switch(
                 "follow",
-                "Go on with what is written, until the container ends",
+                "Follow the log, and print new lines until the container terminates",
             )
             .short('f'),
         )
-        .arg(switch("previous", "The log of the container's run before this one").short('p'))
-        .arg(switch("timestamps", "Put each line's time before it"))
+        .arg(switch("previous", "Print the log of the previous instance").short('p'))
+        .arg(switch("timestamps", "Prefix each line with its timestamp"))
         .arg(
             Arg::new("tail")
                 .long("tail")
@@ -54,7 +54,7 @@ pub(super) fn command() -> Command {
                 .allow_negative_numbers(true)
                 .default_value("-1")
                 .value_parser(clap::value_parser!(i64))
-                .help("Only so many lines from the end; -1 for all"),
+                .help("Number of lines to print from the end of the log; -1 for all"),
         )
         .arg(
             Arg::new("since")
@@ -65,7 +65,7 @@ pub(super) fn command() -> Command {
                     let since = since.to_std().filter(|since| !since.is_zero());
                     since.ok_or_else(|| "must be longer than 0s".to_owned())
                 })
-                .help("Only lines that are not older, such as 5s, 2m or 3h"),
+                .help("Print only lines newer than this duration, such as 5s, 2m or 3h"),
         )
         .arg(
             Arg::new("since-time")
@@ -73,14 +73,14 @@ pub(super) fn command() -> Command {
                 .value_name("TIME")
                 .conflicts_with("since")
                 .value_parser(clap::value_parser!(Timestamp))
-                .help("Only lines after this time (RFC 3339)"),
+                .help("Print only lines after this time (RFC 3339)"),
         )
         .arg(
             Arg::new("limit-bytes")
                 .long("limit-bytes")
                 .value_name("BYTES")
                 .value_parser(clap::value_parser!(u64).range(1..))
-                .help("Not more bytes than so many"),
+                .help("Maximum number of bytes to print"),
         )
         .arg(
             Arg::new("root-dir")

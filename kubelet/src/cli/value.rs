@@ -144,7 +144,9 @@ fn taint(text: &str) -> Result<Value, String> {
         .rsplit_once(':')
         .filter(|(_, effect)| EFFECTS.contains(effect))
         .ok_or_else(|| {
-            format!("{text:?} must have the form KEY=VALUE:EFFECT, EFFECT one of {EFFECTS:?}")
+            format!(
+                "{text:?} must have the form KEY=VALUE:EFFECT, where EFFECT is one of {EFFECTS:?}"
+            )
         })?;
     let (key, value) = key_value.split_once('=').unwrap_or((key_value, ""));
     Ok(json!({"key": key, "value": value, "effect": effect}))

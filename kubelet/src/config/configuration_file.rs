@@ -46,11 +46,14 @@ pub(super) fn main_file(path: &Path) -> Result<(Value, Option<String>), Settings
         }
         let unknown = remove_unknown(&mut value)?;
         let mut text = format!(
-            "{}: {first}; the file is read all the same, of a field that is given twice the last one counts",
+            "{}: {first}; the file is used anyway, with the last value of a duplicate field",
             path.display()
         );
         if !unknown.is_empty() {
-            text = format!("{text}, and these are passed over: {}", unknown.join(", "));
+            text = format!(
+                "{text}, and without these unknown fields: {}",
+                unknown.join(", ")
+            );
         }
         warning = Some(text);
     }

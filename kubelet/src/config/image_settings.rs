@@ -129,8 +129,8 @@ mod tests {
         let providers = settings.options.runtime.image.credential_providers;
         assert_eq!(providers[0].program, Path::new("/bin/sh"));
         for (args, fault) in [
-            (&[config.as_str()][..], "bin-dir beside it"),
-            (&[bin_dir], "config beside it"),
+            (&[config.as_str()][..], "config requires --image"),
+            (&[bin_dir], "bin-dir requires --image"),
         ] {
             let error = Settings::load(&flags(args)).unwrap_err().to_string();
             assert!(error.contains(fault), "{error}");

@@ -191,17 +191,17 @@ fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {
         faults.add(
             "systemCgroups",
             format_args!("{:?}", c.system_cgroups),
-            "needs cgroupRoot to be set as well",
+            "requires cgroupRoot to be set",
         );
     }
     let levels = c.enforce_node_allocatable.as_deref().unwrap_or_default();
     for (index, level) in levels.iter().enumerate() {
         faults.choice(FIELD, level, ALLOWED);
         if levels[..index].contains(level) {
-            faults.add(FIELD, format_args!("{level:?}"), "is given twice");
+            faults.add(FIELD, format_args!("{level:?}"), "must not be repeated");
         }
         if level == "none" && levels.len() > 1 {
-            faults.add(FIELD, "\"none\"", "excludes every other level");
+            faults.add(FIELD, "\"none\"", "cannot be combined with other levels");
         }
         if let Some(base) = level.strip_suffix("-compressible")
             && levels.iter().any(|other| other == base)
@@ -209,7 +209,7 @@ fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {
             faults.add(
                 FIELD,
                 format_args!("{level:?}"),
-                format_args!("excludes {base:?}"),
+                format_args!("cannot be combined with {base:?}"),
             );
         }
         let cgroup = match level.strip_suffix("-compressible").unwrap_or(level) {
@@ -223,14 +223,14 @@ fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {
             faults.add(
                 FIELD,
                 format_args!("{level:?}"),
-                format_args!("needs {name} to be set as well"),
+                format_args!("requires {name} to be set"),
             );
         }
         if level != "none" && c.cgroups_per_qos == Some(false) {
             faults.add(
                 FIELD,
                 format_args!("{level:?}"),
-                "needs cgroupsPerQOS to be true",
+                "requires cgroupsPerQOS to be true",
             );
         }
     }
@@ -241,7 +241,7 @@ fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {
         faults.add(
             "reservedSystemCPUs",
             format_args!("{:?}", c.reserved_system_cpus),
-            "excludes systemReservedCgroup and kubeReservedCgroup",
+            "cannot be combined with systemReservedCgroup or kubeReservedCgroup",
         );
     }
     for (field, reserved) in [

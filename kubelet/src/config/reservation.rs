@@ -73,7 +73,7 @@ pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
         let field = format!("evictionHard[{signal}]");
         if !SIGNALS.iter().any(|(name, _)| name == signal) {
             let names: Vec<&str> = SIGNALS.iter().map(|(name, _)| *name).collect();
-            let rule = format!("must be a threshold of one of: {}", names.join(", "));
+            let rule = format!("must be a threshold for one of: {}", names.join(", "));
             faults.add(&field, format_args!("{text:?}"), rule);
         } else if let Err(rule) = Threshold::parse(text) {
             faults.add(&field, format_args!("{text:?}"), rule);

@@ -31,7 +31,7 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
     ];
     for [(missing, path), (given, other)] in [files, [files[1], files[0]]] {
         if path.is_empty() && !other.is_empty() {
-            faults.push(format!("{missing}: must be set, as {given} is"));
+            faults.push(format!("{missing}: must be set because {given} is set"));
         }
     }
     faults
@@ -108,8 +108,8 @@ pub(super) fn warning(options: &ServerOptions, given: GivenConfig<'_>) -> Option
     let is_left_out = !given.is_set(MODE) && access.authentication.is_possible();
     let allows = matches!(access.authorization, AuthorizationMode::AlwaysAllow);
     (is_left_out && allows).then(|| {
-        "authorization.mode (--authorization-mode) is not set, and AlwaysAllow with flags alone: \
-         every caller may do everything; set it to say that this is meant"
+        "authorization.mode (--authorization-mode) is not set, and defaults to AlwaysAllow \
+         without a configuration file: every caller may do everything; set it if this is intended"
             .to_owned()
     })
 }
@@ -229,7 +229,7 @@ mod tests {
         let faults = validate(&config);
         assert_eq!(
             faults,
-            ["tlsPrivateKeyFile: must be set, as tlsCertFile is"]
+            ["tlsPrivateKeyFile: must be set because tlsCertFile is set"]
         );
     }
 }

@@ -131,7 +131,7 @@ impl Settings {
 
         if !in_vain.is_empty() {
             warnings.push(format!(
-                "fields of the configuration file without effect yet: {}",
+                "configuration file fields without effect yet: {}",
                 in_vain.join(", ")
             ));
         }
@@ -148,8 +148,8 @@ impl Settings {
         };
         let cluster = cluster::cluster(&config, flags, &cert_dir);
         if cluster.is_some() && config.enable_controller_attach_detach == Some(false) {
-            let fault = "enableControllerAttachDetach: invalid value false: this kubelet attaches \
-                         no volumes itself: must be true on a node with an API server";
+            let fault = "enableControllerAttachDetach: invalid value false: must be true on a node \
+                         with an API server, because this kubelet does not attach volumes itself";
             let faults = vec![fault.to_owned()];
             return Err(SettingsError::Invalid { faults });
         }

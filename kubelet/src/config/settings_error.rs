@@ -56,7 +56,7 @@ pub enum SettingsError {
     #[error(transparent)]
     CredentialProviders(#[from] ProviderConfigError),
     /// The node's name is not valid.
-    #[error("{name:?} cannot be the node's name: {rule}; set --hostname-override")]
+    #[error("invalid node name {name:?}: {rule}; set --hostname-override")]
     NodeName {
         /// The name.
         name: String,

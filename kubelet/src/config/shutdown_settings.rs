@@ -62,7 +62,7 @@ pub(super) fn validate(c: &KubeletConfiguration, faults: &mut Faults) {
         faults.add(
             "shutdownGracePeriodByPodPriority",
             "(set)",
-            "excludes shutdownGracePeriod",
+            "cannot be combined with shutdownGracePeriod",
         );
     }
     let by_priority = c.shutdown_grace_period_by_pod_priority.iter().enumerate();
@@ -120,8 +120,8 @@ mod tests {
                 json!({"shutdownGracePeriod": "1s", "shutdownGracePeriodByPodPriority": [
                     {"priority": 0, "shutdownGracePeriodSeconds": 0}
                 ]}),
-                "shutdownGracePeriodByPodPriority: invalid value (set): excludes \
-                 shutdownGracePeriod",
+                "shutdownGracePeriodByPodPriority: invalid value (set): cannot be \
+                 combined with shutdownGracePeriod",
             ),
             (
                 json!({"shutdownGracePeriodByPodPriority": [

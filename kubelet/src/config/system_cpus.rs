@@ -27,9 +27,11 @@ fn reserve_of(online: &str, config: &mut KubeletConfiguration) -> Vec<String> {
         faults.add("reservedSystemCPUs", format_args!("{list:?}"), rule);
     };
     match (parse(list), parse(online)) {
-        (None, _) => refuse("must be numbers and ranges of CPUs, such as 0-1,4"),
+        (None, _) => refuse("must be CPU numbers and ranges, such as 0-1,4"),
         (Some(cpus), Some(online_cpus)) if !cpus.is_subset(&online_cpus) => {
-            refuse(&format!("must be CPUs of this machine, which are {online}"));
+            refuse(&format!(
+                "must be online CPUs of this machine, which are {online}"
+            ));
         }
         (Some(cpus), _) => {
             let count = cpus.len().to_string();

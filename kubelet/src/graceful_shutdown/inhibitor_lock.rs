@@ -67,8 +67,7 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
                 failures.is_failing = true;
                 warn!(
                     %error,
-                    "A shutdown of this node does not wait for its pods, which get no time to \
-                     end; trying on"
+                    "cannot delay node shutdowns, so pods get no time to terminate; retrying"
                 );
             }
             sleep(jittered(failures.retry)).await;
@@ -97,7 +96,7 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
                 let cancelled = until_cancelled(&mut session, ending).await?;
                 self.shutdown.record().end().await;
                 if lock.take().is_some() {
-                    info!("The node shuts down now");
+                    info!("released the shutdown inhibitor lock");
                 }
                 if cancelled {
                     is_shutting_down = false;
@@ -107,7 +106,11 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
                 lock = Some(session.inhibit().await?);
                 failures.retry = FIRST_RETRY;
                 failures.is_failing = false;
-                info!(at_most = ?total(self.periods), "Shutdowns of this node wait for its pods");
+                info!(
+                    at_most = ?total(self.periods),
+                    "acquired the shutdown inhibitor lock; node shutdowns wait for pods to \
+                     terminate"
+                );
             }
             is_shutting_down = session.changed().await?;
         }
@@ -118,10 +121,10 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
             return;
         }
         let message = if is_shutting_down {
-            info!("The node is being shut down");
+            info!("the node is shutting down");
             "Shutdown manager detected shutdown event"
         } else {
-            info!("The node is not shut down any more");
+            info!("the node shutdown was cancelled");
             "Shutdown manager detected shutdown cancellation"
         };
         self.events
@@ -141,7 +144,7 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
         {
             error!(
                 error,
-                "A shutdown of this node does not wait for as long as its pods may take to end"
+                "node shutdowns do not wait as long as pods may take to terminate"
             );
         }
         failures.shortfall = shortfall;
@@ -190,6 +193,6 @@ async fn set_delay<S: Session>(session: &S, wanted: Duration) -> Result<(), Logi
     if found < wanted {
         return Err(LoginManagerError::Delay { found, wanted });
     }
-    info!(delay = ?found, "logind waits longer for those who hold up a shutdown");
+    info!(delay = ?found, "extended the shutdown delay of logind");
     Ok(())
 }

@@ -41,7 +41,7 @@ impl PodKiller<'_> {
             priority,
             pods = group.pods.len(),
             ?period,
-            "The node shuts down: ending the pods of a priority"
+            "the node is shutting down; terminating the pods of a priority"
         );
         for pod in &group.pods {
             let kill = Kill {
@@ -64,7 +64,7 @@ impl PodKiller<'_> {
                 priority,
                 ?period,
                 pods = left.join(", "),
-                "Pods did not end in time; the shutdown goes on"
+                "pods did not terminate in time; continuing the shutdown"
             );
         }
     }

@@ -183,7 +183,7 @@ fn may_run(listing: &Listing, id: &str) -> bool {
 
 fn unless_panicked<T>(scanned: Result<T, tokio::task::JoinError>) -> Option<T> {
     scanned
-        .inspect_err(|error| error!(%error, "the look at the directories panicked"))
+        .inspect_err(|error| error!(%error, "the directory scan panicked"))
         .ok()
 }
 
@@ -203,8 +203,8 @@ fn children(dir: &Path) -> Vec<(String, PathBuf)> {
 
 fn report(path: &Path, removed: Result<(), WorkerError>) {
     match removed {
-        Ok(()) => info!(path = %path.display(), "removed a directory that no pod has"),
-        Err(error) => warn!(%error, "cannot remove a directory that no pod has"),
+        Ok(()) => info!(path = %path.display(), "removed an orphaned pod directory"),
+        Err(error) => warn!(%error, "cannot remove an orphaned pod directory"),
     }
 }
 

@@ -143,7 +143,7 @@ impl PodRunner {
         );
         parts.workers.ended().await;
         parts.probes.ended().await;
-        info!("stopped; the pods keep running");
+        info!("stopped; pods keep running");
     }
 }
 
@@ -160,7 +160,7 @@ impl Kubelet {
                         runtime = version.runtime_name,
                         version = version.runtime_version,
                         api = version.runtime_api_version,
-                        "the runtime answers"
+                        "connected to the container runtime"
                     );
                     self.0.runtime.set_name(version.runtime_name);
                     let features = status.features.unwrap_or_default();
@@ -172,7 +172,7 @@ impl Kubelet {
                     if !failing {
                         warn!(
                             endpoint = self.0.options.cri.runtime_endpoint, %error,
-                            "the runtime does not answer; retrying"
+                            "the container runtime does not respond; retrying"
                         );
                     }
                     failing = true;

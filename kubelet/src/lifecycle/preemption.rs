@@ -40,7 +40,7 @@ pub(crate) fn end<S: PodSyncer>(
         let uid = PodUid::of(victim);
         info!(
             pod = identity::full_name(victim), pod_uid = %uid,
-            for_pod = identity::full_name(pod), "ending a pod so that a critical one has room"
+            for_pod = identity::full_name(pod), "preempting a pod to make room for a critical pod"
         );
         let verdict = verdict();
         events.warning(Subject::Pod(victim), reason::PREEMPTING, &verdict.message);

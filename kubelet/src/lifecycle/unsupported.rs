@@ -77,7 +77,7 @@ fn volume_source(volume: &Volume, path: &str, found: &mut UnsupportedFields<'_>)
         found.when(
             item.pod_certificate.is_some(),
             format!("{path}.podCertificate"),
-            "certificates of pods",
+            "pod certificates",
         );
     }
     let kind = volume_kind(volume);
@@ -123,7 +123,7 @@ fn container(container: &Container, path: &str, found: &mut UnsupportedFields<'_
         for name in resources::extended_resources(requirements) {
             let path = format!("{path}.resources[{name}]");
             let is_missing = !found.is_given(name);
-            found.when(is_missing, path, "resources that device plugins give");
+            found.when(is_missing, path, "extended resources from device plugins");
         }
     }
     if let Some(context) = &container.security_context {

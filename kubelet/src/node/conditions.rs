@@ -130,7 +130,7 @@ fn update(
     if before.is_some_and(|before| before.status != status) {
         info!(
             condition = kind,
-            status, reason, message, "The node's condition changed"
+            status, reason, message, "node condition changed"
         );
     }
     let condition = NodeCondition {

@@ -99,7 +99,7 @@ impl LeaseKeeper {
             self.latest = Some(lease);
             self.succeeded();
         } else if !self.renew(lease).await {
-            debug!(lease = self.name, "The lease is renewed later");
+            debug!(lease = self.name, "node lease not renewed; retrying later");
         }
     }
 
@@ -201,13 +201,13 @@ impl LeaseKeeper {
     fn failed(&mut self, error: &ApiError) {
         let is_first = !std::mem::replace(&mut self.is_failing, true);
         if is_first && !error.is_unreachable() {
-            warn!(lease = self.name, %error, "Cannot renew the node's lease; trying on");
+            warn!(lease = self.name, %error, "cannot renew the node lease; retrying");
         }
     }
 
     fn succeeded(&mut self) {
         if std::mem::take(&mut self.is_failing) {
-            info!(lease = self.name, "The node's lease is renewed again");
+            info!(lease = self.name, "the node lease is renewed again");
         }
     }
 }

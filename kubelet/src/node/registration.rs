@@ -150,28 +150,28 @@ pub async fn register(
     let mut refused = |what: &str, error: &ApiError| {
         let text = format!("{what}: {error}");
         if !error.is_unreachable() && complaint.as_ref() != Some(&text) {
-            warn!(node = name, "Cannot register the node: {text}");
+            warn!(node = name, "cannot register the node: {text}");
             *complaint = Some(text);
         }
         Registered::No
     };
     match ask(nodes.create(&PostParams::default(), new)).await {
         Ok(_) => {
-            info!(node = name, "Registered the node");
+            info!(node = name, "registered the node");
             return Registered::Yes;
         }
         Err(error) if error.is_already_exists() => {}
         // A kubelet without permission to create nodes may find one created for it.
         Err(error) if error.is_forbidden() => {
             if !matches!(nodes.get_opt(name).await, Ok(Some(_))) {
-                return refused("it may not be created", &error);
+                return refused("not allowed to create the Node object", &error);
             }
         }
-        Err(error) => return refused("it is not created", &error),
+        Err(error) => return refused("cannot create the Node object", &error),
     }
     let existing = match ask(nodes.get(name)).await {
         Ok(existing) => existing,
-        Err(error) => return refused("the existing object cannot be read", &error),
+        Err(error) => return refused("cannot read the existing Node object", &error),
     };
     let mut wanted = existing.clone();
     if reconcile(new, &mut wanted) {
@@ -179,11 +179,11 @@ pub async fn register(
         let params = PatchParams::default();
         let patched = ask(nodes.patch_status(name, &params, &patch));
         if let Err(error) = patched.await {
-            return refused("the existing object cannot be put right", &error);
+            return refused("cannot update the existing Node object", &error);
         }
-        info!(node = name, "Put the node's existing object right");
+        info!(node = name, "updated the existing Node object");
     } else {
-        info!(node = name, "The node was registered before");
+        info!(node = name, "the node is already registered");
     }
     Registered::Yes
 }

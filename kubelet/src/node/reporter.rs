@@ -240,7 +240,7 @@ impl NodeReporter {
             warn!(
                 node = parts.node_name,
                 error = text,
-                "Part of the node's status is not known"
+                "part of the node status is unknown"
             );
         }
         self.trouble = trouble;
@@ -264,7 +264,7 @@ impl NodeReporter {
                     if std::mem::take(&mut self.is_failing) {
                         info!(
                             node = self.parts.node_name,
-                            "The node's status is reported again"
+                            "the node status is reported again"
                         );
                     }
                     return is_ready;
@@ -279,7 +279,7 @@ impl NodeReporter {
         }
         debug!(
             node = self.parts.node_name,
-            "The node's status is reported later"
+            "node status not reported; retrying later"
         );
         true
     }
@@ -288,7 +288,7 @@ impl NodeReporter {
         let is_first = !std::mem::replace(&mut self.is_failing, true);
         if is_first && !error.is_unreachable() {
             let node = &self.parts.node_name;
-            warn!(node, %error, "Cannot report the node's status; trying on");
+            warn!(node, %error, "cannot report the node status; retrying");
         }
     }
 
@@ -336,12 +336,12 @@ impl NodeReporter {
                 info!(
                     node = self.parts.node_name,
                     pod_cidr = cidrs,
-                    "The runtime knows the pods' networks"
+                    "sent the pod CIDR to the runtime"
                 );
                 self.pod_cidr = cidrs;
             }
             Err(error) => {
-                warn!(%error, pod_cidr = cidrs, "The runtime does not take the pods' networks; trying on")
+                warn!(%error, pod_cidr = cidrs, "cannot send the pod CIDR to the runtime; retrying")
             }
         }
     }

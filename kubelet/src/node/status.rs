@@ -114,7 +114,7 @@ impl Snapshot<'_> {
     fn set_info(&self, status: &mut NodeStatus) {
         let before = status.node_info.take().unwrap_or_default();
         if !before.boot_id.is_empty() && before.boot_id != self.system.boot_id {
-            info!(boot_id = self.system.boot_id, "The node was rebooted");
+            info!(boot_id = self.system.boot_id, "the node was rebooted");
         }
         let known = before.container_runtime_version;
         let version = self.runtime.version().map(str::to_owned);

@@ -36,11 +36,11 @@ pub(super) struct EventWatch<'a> {
 enum EndOfStream {
     #[error(transparent)]
     Cri(#[from] CriError),
-    #[error("the stream broke: {} ({:?})", _0.message(), _0.code())]
+    #[error("the stream failed: {} ({:?})", _0.message(), _0.code())]
     Broken(Box<tonic::Status>),
-    #[error("the runtime ended it")]
+    #[error("the runtime closed the stream")]
     Ended,
-    #[error("no event told of what a list shows")]
+    #[error("a relist found changes without an event")]
     Deaf,
 }
 
@@ -69,11 +69,17 @@ impl<'a> EventWatch<'a> {
                 self.retry = RETRY_BASE;
             }
             if self.pleg.evented.swap(false, Ordering::AcqRel) {
-                warn!(reason = %end, "lost the runtime's events; listing its pods every second");
+                warn!(
+                    reason = %end,
+                    "lost the runtime's event stream; relisting pods every second"
+                );
                 self.said = true;
                 self.send_hint(EventHint::Something).await;
             } else if !self.said {
-                info!(reason = %end, "the runtime gives no events; listing its pods every second");
+                info!(
+                    reason = %end,
+                    "the runtime provides no event stream; relisting pods every second"
+                );
                 self.said = true;
             }
             tokio::time::sleep(jittered(self.retry)).await;
@@ -89,7 +95,7 @@ impl<'a> EventWatch<'a> {
             Ok(Ok(events)) => Some(events),
             Err(_) => None,
         };
-        info!("the runtime's events tell of changes");
+        info!("using the runtime's event stream");
         self.said = false;
         self.pleg.metrics.streams.of([]).increment();
         self.pleg.evented.store(true, Ordering::Release);

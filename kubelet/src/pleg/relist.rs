@@ -218,7 +218,7 @@ impl<'a> Relisting<'a> {
             && !pods.is_empty()
             && self.pleg.is_evented()
         {
-            debug!(?pods, "no event told of changes of pods");
+            debug!(?pods, "no event announced these pod changes");
             self.pleg.deaf.notify_one();
         }
     }
@@ -291,7 +291,7 @@ impl<'a> Relisting<'a> {
             }
             Err(error) if self.listing == Some(error.id()) => {
                 self.listing = None;
-                warn!(%error, "listing the runtime's pods failed");
+                warn!(%error, "the task that lists the runtime's pods failed");
             }
             Err(error) => {
                 let mut readings = self.in_flight.iter();
@@ -317,14 +317,14 @@ impl<'a> Relisting<'a> {
             Err(error) => {
                 // Once, not every second.
                 if !self.failing {
-                    warn!(%error, "cannot list the runtime's pods; trying on");
+                    warn!(%error, "cannot list the runtime's pods; retrying");
                 }
                 self.failing = true;
                 return;
             }
         };
         if self.failing {
-            info!("the runtime lists its pods again");
+            info!("the runtime's pods are listed again");
             self.failing = false;
         }
         let mut unannounced = BTreeSet::new();
@@ -419,7 +419,7 @@ impl<'a> Relisting<'a> {
             Ok(read) => read,
             Err(ReadError::List(error)) => {
                 // As after a failed complete list, nobody is notified: it is retried.
-                debug!(pod_uid = %uid, %error, "cannot list what there is of a pod");
+                debug!(pod_uid = %uid, %error, "cannot list the sandboxes and containers of a pod");
                 self.unread.insert(uid.clone());
                 self.pending.insert(uid, Instant::now() + RELIST_PERIOD);
                 return;
@@ -475,7 +475,7 @@ impl<'a> Relisting<'a> {
                 .await
                 .is_err()
         {
-            debug!("a pod lifecycle event came after the sync loop ended");
+            debug!("dropped a pod lifecycle event: the sync loop has ended");
         }
     }
 }

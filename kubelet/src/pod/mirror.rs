@@ -169,7 +169,7 @@ impl MirrorPods {
                 match outcome {
                     Ok(_) => self.forget(&name, number),
                     Err(MirrorError::NoNode(node)) => {
-                        debug!(node, "mirror pods wait for their node");
+                        debug!(node, "mirror pods wait for the Node object");
                         retry = retry.max(Some(NODE_PERIOD));
                     }
                     Err(MirrorError::Api(error)) if error.is_away() => {
@@ -183,7 +183,7 @@ impl MirrorPods {
                     Err(error) => {
                         warn!(
                             pod = %format_args!("{}_{}", name.name, name.namespace), %error,
-                            "cannot mirror the static pod; its next sync tries again"
+                            "cannot update the mirror pod; retrying on the static pod's next sync"
                         );
                         self.forget(&name, number);
                     }

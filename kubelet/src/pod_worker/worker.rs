@@ -95,7 +95,10 @@ impl<S: PodSyncer> Worker<S> {
             self.reborn = Some(self.seen);
             let pod = self.take_snapshot().pod;
             self.metrics.restarted(pod.as_deref());
-            info!(pod = full_name, pod_uid = %self.subject.uid, "pod came back: starting again");
+            info!(
+                pod = full_name, pod_uid = %self.subject.uid,
+                "pod was recreated with the same UID; starting it again"
+            );
         }
     }
 
@@ -242,7 +245,7 @@ impl<S: PodSyncer> Worker<S> {
                         Ok(()) => return,
                         Err(error) => warn!(
                             pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
-                            "cannot end pod"
+                            "cannot terminate pod"
                         ),
                     }
                 }
@@ -269,7 +272,7 @@ impl<S: PodSyncer> Worker<S> {
         if timeout(FILE_WORK_LIMIT, file_work.ended()).await.is_err() {
             warn!(
                 pod = self.subject.full_name, pod_uid = %self.subject.uid,
-                "the pod's files hang: cleaning up regardless"
+                "file operations of the pod hang; cleaning up anyway"
             );
         }
     }
@@ -338,8 +341,8 @@ fn flatten<T>(
     match result {
         Ok(result) => result,
         Err(join) => {
-            error!(error = %join, "a pod's task panicked");
-            Err(format!("its task panicked: {join}").into())
+            error!(error = %join, "pod task panicked");
+            Err(format!("the pod task panicked: {join}").into())
         }
     }
 }

@@ -62,9 +62,9 @@ impl ApiSource {
         let mut names = BTreeMap::<String, PodUid>::new();
         let mut change = {
             let mut first = pin!(async {
-                debug!("waiting for the API server to say whether it has the node");
+                debug!("waiting to learn from the API server whether the node is registered");
                 node_known.await;
-                info!(node = node_name, "pods are watched at the API server");
+                info!(node = node_name, "watching pods at the API server");
                 pods.next().await
             });
             match checkpoint {
@@ -76,8 +76,8 @@ impl ApiSource {
                         if !pods.is_empty() {
                             info!(
                                 pods = pods.len(),
-                                "the API server has not told the pods of this node within \
-                                 {PATIENCE:?}; starting those of the checkpoint"
+                                "the API server did not list the pods of this node within \
+                                 {PATIENCE:?}; starting those from the checkpoint"
                             );
                         }
                         mux.restore(pods).await?;

@@ -37,7 +37,7 @@ pub struct FileSource {
 impl FileSource {
     /// Sends the pods to `mux` until `cancel`, or until the receiver is gone.
     pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
-        info!(path = %self.path.display(), "Static pods are read from this path");
+        info!(path = %self.path.display(), "reading static pods from a path");
         // Survives a failed scan, so that good manifests are kept.
         let manifests = Arc::new(Mutex::new(Manifests::new(
             self.path.clone(),
@@ -68,7 +68,10 @@ impl FileSource {
                     }
                 }
                 Err(error) => {
-                    error!(%error, path = %self.path.display(), "Reading manifests failed; trying again at the next reason to");
+                    error!(
+                        %error, path = %self.path.display(),
+                        "the manifest scan failed; retrying at the next change or check"
+                    );
                 }
             }
             tokio::select! {

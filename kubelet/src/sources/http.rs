@@ -44,7 +44,7 @@ pub struct UrlSource {
 enum UrlError {
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    #[error("header {0:?} cannot be sent")]
+    #[error("invalid HTTP header {0:?}")]
     Header(String),
     #[error("zero-length data received")]
     Empty,
@@ -63,7 +63,7 @@ struct Content {
 impl UrlSource {
     /// Sends the pods to `mux` until `cancel`, or until the receiver is gone.
     pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
-        info!(url = self.url, "Static pods are read from this URL");
+        info!(url = self.url, "reading static pods from a URL");
         let read = async {
             let mut client = self.headers().map(HttpClient::new);
             let mut content = None;
@@ -97,7 +97,10 @@ impl UrlSource {
         if failures < TOLD_FAILURES {
             warn!(url, %error, "Failed to read pods from URL");
         } else if failures == TOLD_FAILURES {
-            warn!(url, %error, "Failed to read pods from URL; saying so with -v=4 only from now on");
+            warn!(
+                url, %error,
+                "Failed to read pods from URL; logging this only with -v=4 from now on"
+            );
         } else {
             debug!(url, %error, "Failed to read pods from URL");
         }
@@ -162,7 +165,7 @@ impl UrlSource {
         let mut pods = Vec::with_capacity(manifest.pods.len());
         for pod in manifest.pods {
             let pod = static_pod(pod, Origin::Url(&self.url), &self.node_name)?;
-            info!(url = self.url, pod = full_name(&pod), "Manifest read");
+            info!(url = self.url, pod = full_name(&pod), "read a manifest");
             pods.push(Arc::new(pod));
         }
         Ok(pods)

@@ -23,25 +23,25 @@ const MAX_REDIRECTS: usize = 10;
 /// Why a document could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("{0:?} is no http or https URL")]
+    #[error("{0:?} is not an http or https URL")]
     Url(String),
     #[error("connect to {address}: {source}")]
     Connect { address: String, source: io::Error },
     #[error(transparent)]
     Roots(#[from] RootsError),
-    #[error("request: {0}")]
+    #[error("request failed: {0}")]
     Http(#[from] hyper::Error),
-    #[error("request: {0}")]
+    #[error("request failed: {0}")]
     Request(#[from] hyper::http::Error),
     #[error("{0}")]
     Status(StatusCode),
-    #[error("the answer: {0}")]
+    #[error("cannot read the response: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
-    #[error("the answer is longer than {MAX_LENGTH} bytes")]
+    #[error("the response is longer than {MAX_LENGTH} bytes")]
     TooLong,
     #[error("stopped after {MAX_REDIRECTS} redirects")]
     Redirects,
-    #[error("no answer within {DEADLINE:?}")]
+    #[error("no response within {DEADLINE:?}")]
     Deadline,
 }
 

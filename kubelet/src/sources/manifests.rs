@@ -116,7 +116,7 @@ impl Manifests {
                 self.files.retain(|path, _| {
                     let kept = paths.contains(path);
                     if !kept {
-                        info!(file = %path.display(), "Manifest is gone");
+                        info!(file = %path.display(), "manifest was removed");
                     }
                     kept
                 });
@@ -130,13 +130,19 @@ impl Manifests {
                 self.read = true;
                 self.files.clear();
                 self.say(|path| {
-                    warn!(path = %path.display(), "The manifest path does not exist: no static pods until it does");
+                    warn!(
+                        path = %path.display(),
+                        "the manifest path does not exist; no static pods until it does"
+                    );
                     "missing".to_owned()
                 });
             }
             Err(error) => self.say(|path| {
                 let message = error.to_string();
-                error!(path = %path.display(), error = message, "Cannot read the manifest path: its pods stay as they are");
+                error!(
+                    path = %path.display(), error = message,
+                    "cannot read the manifest path; its pods stay unchanged"
+                );
                 message
             }),
         }
@@ -168,11 +174,11 @@ impl Manifests {
                     }
                     Some(owner) => {
                         let message = format!(
-                            "pod {name} is in {} as well, which comes first",
+                            "pod {name} is also in {}, which takes precedence",
                             owner.display()
                         );
                         if self.shadowed.get(path) != Some(&message) {
-                            error!(file = %path.display(), pod = name, "Pod ignored: {message}");
+                            error!(file = %path.display(), pod = name, "ignoring a pod: {message}");
                         }
                         shadowed.insert(path.clone(), message);
                     }
@@ -198,11 +204,11 @@ impl File {
             self.pods = Some(Vec::new());
             if self.said.is_none() {
                 let what = if metadata.is_dir() {
-                    "a directory: manifests are not searched for below it"
+                    "a directory; subdirectories are not searched for manifests"
                 } else {
                     "neither a file nor a directory"
                 };
-                warn!(file = %path.display(), "Skipped: it is {what}");
+                warn!(file = %path.display(), "skipped: it is {what}");
                 self.said = Some(what.to_owned());
             }
             return;
@@ -216,7 +222,7 @@ impl File {
         match read(path, node_name) {
             Ok(pods) => {
                 for pod in &pods {
-                    info!(file = %path.display(), pod = full_name(pod), "Manifest read");
+                    info!(file = %path.display(), pod = full_name(pod), "read a manifest");
                 }
                 self.pods = Some(pods);
                 self.said = None;
@@ -237,11 +243,12 @@ impl File {
             return;
         }
         let consequence = if self.pods.is_some() {
-            "the pods of its last good content stay"
+            "the pods of its last valid content stay"
         } else {
-            "it never was good since the kubelet started: until it is, pods that no manifest names are left running"
+            "it has not been valid since the kubelet started: until it is, pods that are in no \
+             manifest keep running"
         };
-        error!(file = %path.display(), "Manifest is not used: {message} ({consequence})");
+        error!(file = %path.display(), "cannot use a manifest: {message} ({consequence})");
         self.said = Some(message);
     }
 }

@@ -65,7 +65,7 @@ pub struct PodSet {
 
 /// The receiver of the stream is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody listens to the pods of the sources any more")]
+#[error("the receiver of pod updates is gone")]
 pub struct Closed;
 
 impl PodConfig {
@@ -252,7 +252,7 @@ fn merge(known: &mut BTreeMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: So
                 pod = %full_name(&pod),
                 pod_uid = %PodUid::of(&pod),
                 %source,
-                "Pod ignored: the source has another one of the same name"
+                "ignoring a pod: its source has another pod of the same name"
             );
             continue;
         }

@@ -287,7 +287,7 @@ impl StatusManager {
         if old_phase != status.phase.as_deref() {
             info!(
                 pod = identity::full_name(pod), pod_uid = %uid, phase = status.phase,
-                reason = status.reason, message = status.message, "pod phase"
+                reason = status.reason, message = status.message, "pod phase changed"
             );
         }
         reports.version += 1;

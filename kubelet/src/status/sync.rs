@@ -120,7 +120,7 @@ impl StatusSync {
                 }
                 Err(error) => {
                     if !failing && !error.is_unreachable() {
-                        warn!(%error, "statuses of pods wait for the API server");
+                        warn!(%error, "cannot sync pod statuses with the API server; retrying");
                     }
                     failing = true;
                     tokio::time::sleep(jittered(delay)).await;
@@ -170,9 +170,9 @@ impl StatusSync {
                 Err(error) => {
                     let pod = identity::full_name(&due.server);
                     if entry.refused == due.report.version || error.is_away() {
-                        debug!(pod, %error, "the API server still does not take the pod's status");
+                        debug!(pod, %error, "the API server still does not accept the pod status");
                     } else {
-                        warn!(pod, %error, "the API server does not take the pod's status");
+                        warn!(pod, %error, "the API server does not accept the pod status");
                     }
                     entry.refused = due.report.version;
                 }
@@ -290,7 +290,7 @@ async fn send(client: &Client, due: &DueStatus) -> Result<SendOutcome, ApiError>
     };
     let mut server = Arc::clone(server);
     if let Some(patch) = patch {
-        debug!(pod = identity::full_name(&server), %patch, "sending the pod's status");
+        debug!(pod = identity::full_name(&server), %patch, "sending the pod status");
         let patch = Patch::Strategic(patch);
         let params = PatchParams::default();
         match ask(api.patch_status(name, &params, &patch)).await {
@@ -302,7 +302,10 @@ async fn send(client: &Client, due: &DueStatus) -> Result<SendOutcome, ApiError>
             }
             // The pod is gone or was replaced; its source will report that.
             Err(error) if error.is_not_found() || error.is_conflict() => {
-                debug!(pod = identity::full_name(&server), %error, "nobody has the pod's status");
+                debug!(
+                    pod = identity::full_name(&server), %error,
+                    "pod status not updated: the pod is gone or was replaced"
+                );
                 return Ok(sent);
             }
             Err(error) if error.is_invalid() && takes_back_an_end(&server, &report.status) => {
@@ -326,7 +329,7 @@ async fn send(client: &Client, due: &DueStatus) -> Result<SendOutcome, ApiError>
         info!(
             pod = identity::full_name(&server),
             pod_uid = server.metadata.uid,
-            "the API server deletes the pod: nothing is left of it here"
+            "deleted the pod from the API server: nothing is left of it on this node"
         );
     }
     Ok(sent)

@@ -351,7 +351,7 @@ async fn a_volume_of_a_kind_of_old_is_waited_for_with_the_reason() {
         .filter_map(|event| event.message)
         .collect();
     let why = "persistent volume \"pv\" is of the kind gcePersistentDisk, which this kubelet \
-               does not translate: make it anew with spec.csi.driver pd.csi.storage.gke.io";
+               does not migrate to CSI: recreate it with spec.csi.driver pd.csi.storage.gke.io";
     assert!(told[0].contains(why), "{told:?}");
 }
 

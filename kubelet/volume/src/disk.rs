@@ -40,7 +40,7 @@ pub fn volumes(pod_dir: &Path, uid: &PodUid) -> Result<Vec<PodVolume>, VolumeErr
 pub fn remove_pod_dir(pod_dir: &Path) -> Result<(), VolumeError> {
     subpath::clean_pod(pod_dir)?;
     let mounts = mount_info::within(pod_dir)
-        .map_err(|error| VolumeError::io("look for mounts at", pod_dir, error))?;
+        .map_err(|error| VolumeError::io("check for mounts at", pod_dir, error))?;
     if let Some(mount) = mounts.first() {
         let busy = io::Error::other("something is still mounted there");
         return Err(VolumeError::io("remove", &mount.mount_point, busy));

@@ -180,7 +180,7 @@ pub(super) fn make(dir: &Path, medium: &Medium) -> Result<(), VolumeError> {
 
 fn mounted_type(dir: &Path) -> Result<Option<String>, VolumeError> {
     let mount =
-        mount_info::at(dir).map_err(|error| VolumeError::io("look for mounts at", dir, error))?;
+        mount_info::at(dir).map_err(|error| VolumeError::io("check for mounts at", dir, error))?;
     Ok(mount.map(|mount| mount.fs_type))
 }
 

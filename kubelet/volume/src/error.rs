@@ -21,7 +21,7 @@ pub enum VolumeError {
     /// The persistent volume is of an in-tree kind that was migrated to a CSI driver.
     #[error(
         "volume {volume:?}: persistent volume {persistent:?} is of the kind {kind}, which this \
-         kubelet does not translate: make it anew with spec.csi.driver {driver}"
+         kubelet does not migrate to CSI: recreate it with spec.csi.driver {driver}"
     )]
     NotTranslated {
         /// Name of the volume in the pod.

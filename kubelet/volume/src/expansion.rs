@@ -181,13 +181,13 @@ impl Expansion<'_> {
             let told = objects.patch_claim_status(namespace, name, patch).await;
             if let Err(error) = told {
                 let volume = self.request.name();
-                warn!(volume, %error, "cannot tell the claim why its volume does not grow");
+                warn!(volume, %error, "cannot record the failed expansion in the claim's status");
             }
         }
         expanded.known.has_failed = true;
         if expanded.known.is_in_use {
             let volume = self.request.name();
-            warn!(volume, %error, "volume cannot grow while it is used");
+            warn!(volume, %error, "cannot expand a volume in use");
             return Ok(());
         }
         Err(error)

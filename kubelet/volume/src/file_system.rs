@@ -69,7 +69,7 @@ fn found(disk: &Path) -> Result<Option<String>, VolumeError> {
 }
 
 fn make(disk: &Path, fs_type: &str) -> Result<(), VolumeError> {
-    tracing::info!(disk = %disk.display(), fs_type, "making a file system on an empty disk");
+    tracing::info!(disk = %disk.display(), fs_type, "formatting an empty disk");
     let mut command = Command::new(format!("mkfs.{fs_type}"));
     if matches!(fs_type, "ext3" | "ext4") {
         // Accept a whole disk (`-F`), and reserve no blocks for root (`-m0`).
@@ -105,7 +105,7 @@ fn check(disk: &Path) -> Result<(), VolumeError> {
 /// Grows a mounted file system to the size of its disk.
 pub(super) fn grow(disk: &Path, target: &Path) -> Result<(), VolumeError> {
     let mounted = mount_info::at(target)
-        .map_err(|error| VolumeError::io("look for mounts at", target, error))?;
+        .map_err(|error| VolumeError::io("check for mounts at", target, error))?;
     let fs_type = mounted.map(|mount| mount.fs_type).unwrap_or_default();
     let mut command = match fs_type.as_str() {
         "ext2" | "ext3" | "ext4" => {

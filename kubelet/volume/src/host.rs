@@ -103,7 +103,7 @@ pub async fn blocking_at<T: Send + 'static>(
 /// Waits for a thread for work on the file system that holds a path.
 pub(super) async fn permit_for(path: &Path) -> Result<IoPermit, VolumeError> {
     let permit = bounded_io::VOLUMES.acquire_for(path).await;
-    permit.map_err(|error| VolumeError::io("look for mounts at", path, error))
+    permit.map_err(|error| VolumeError::io("check for mounts at", path, error))
 }
 
 /// As [`blocking_on_server`], for work on the kubelet's own files only: it cannot hang, and does

@@ -68,7 +68,7 @@ fn set_up(source: &HostPathVolumeSource) -> Result<PathBuf, VolumeError> {
     let found = match fs::metadata(&path) {
         Ok(metadata) => Some(metadata.file_type()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(VolumeError::io("look at", &path, error)),
+        Err(error) => return Err(VolumeError::io("inspect", &path, error)),
     };
     let right = match (wanted, found) {
         ("DirectoryOrCreate", None) => {

@@ -206,7 +206,7 @@ fn operands<'a>(
 }
 
 fn kind(path: &Path) -> Result<PathType, VolumeError> {
-    let found = fs::metadata(path).map_err(|error| VolumeError::io("look at", path, error))?;
+    let found = fs::metadata(path).map_err(|error| VolumeError::io("inspect", path, error))?;
     if found.is_dir() {
         Ok(PathType::Directory)
     } else if found.file_type().is_block_device() {
@@ -226,7 +226,7 @@ fn bind(
     host: &VolumeHost,
 ) -> Result<(), VolumeError> {
     let dir = &request.dir;
-    let failed = |error| VolumeError::io("bind the local volume to", dir, error);
+    let failed = |error| VolumeError::io("bind-mount the local volume to", dir, error);
     let mut options = request.mount_options()?;
     if !options.is_empty() {
         operands(request, source)?;
@@ -265,7 +265,7 @@ fn is_shared(dir: &Path, host: &VolumeHost) -> std::io::Result<bool> {
 /// Creates the symlink through which containers get a device.
 fn map_device(link: &Path, device: &Path) -> Result<Mounted, VolumeError> {
     if kind(device)? != PathType::Disk {
-        let error = std::io::Error::other("it is no block device");
+        let error = std::io::Error::other("it is not a block device");
         return Err(VolumeError::io("use", device, error));
     }
     if fs::read_link(link).ok().as_deref() != Some(device) {

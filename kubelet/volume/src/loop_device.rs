@@ -29,7 +29,7 @@ pub(super) fn detach(file: &Path) -> Result<(), VolumeError> {
 
 /// The loop device that is backed by a file.
 fn device_of(block: &Path, file: &Path) -> Result<Option<PathBuf>, VolumeError> {
-    let real = fs::canonicalize(file).map_err(|error| VolumeError::io("look at", file, error))?;
+    let real = fs::canonicalize(file).map_err(|error| VolumeError::io("inspect", file, error))?;
     let behind = |dir: &Path| {
         let path = fs::read_to_string(dir.join("loop/backing_file")).unwrap_or_default();
         let path = path.trim_end();

@@ -56,14 +56,14 @@ pub(super) fn make_read_only(path: &Path) -> io::Result<()> {
 pub(super) fn is_mounted(path: &Path) -> Result<bool, VolumeError> {
     match mount_info::at(path) {
         Ok(mount) => Ok(mount.is_some()),
-        Err(error) => Err(VolumeError::io("look for mounts at", path, error)),
+        Err(error) => Err(VolumeError::io("check for mounts at", path, error)),
     }
 }
 
 /// Unmounts everything at a path and below it.
 pub(super) fn unmount_all(path: &Path) -> Result<(), VolumeError> {
     let mounts = mount_info::within(path)
-        .map_err(|error| VolumeError::io("look for mounts at", path, error))?;
+        .map_err(|error| VolumeError::io("check for mounts at", path, error))?;
     for mount in mounts {
         unmount(&mount.mount_point, UnmountFlags::empty())?;
     }
@@ -99,7 +99,7 @@ pub(super) fn remove_mount_point(path: &Path) -> Result<(), VolumeError> {
 pub(super) fn remove_contents(path: &Path) -> Result<(), VolumeError> {
     unmount_all(path)?;
     let mounts = mount_info::within(path)
-        .map_err(|error| VolumeError::io("look for mounts at", path, error))?;
+        .map_err(|error| VolumeError::io("check for mounts at", path, error))?;
     if let Some(mount) = mounts.first() {
         let busy = io::Error::from(io::ErrorKind::ResourceBusy);
         return Err(VolumeError::io("unmount", &mount.mount_point, busy));

@@ -75,13 +75,13 @@ impl VolumePlugin for Nfs {
             let target = dir.clone();
             let unmounted = permit.blocking(move || mount::clean_up(&target));
             let force = || async {
-                warn!(%path, "the server does not let go; forcing it");
+                warn!(%path, "unmounting timed out; forcing the unmount");
                 let dir = dir.clone();
                 let force = move || mount::unmount(&dir, UnmountFlags::FORCE);
                 // Needs no thread of the server: all of these may be waiting for the forced
                 // unmount.
                 if let Err(error) = blocking_on_own_files(force).await {
-                    warn!(%path, %error, "cannot force the server to let go");
+                    warn!(%path, %error, "cannot force the unmount");
                 }
             };
             unless_panicked(ended(unmounted, force).await)

@@ -40,9 +40,12 @@ pub fn set(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeErro
     };
     let changed = change.everything(dir);
     if let Some(error) = change.refused {
-        warn!(path = %dir.display(), gid = group.gid, %error, "cannot give all files to fsGroup");
+        warn!(
+            path = %dir.display(), gid = group.gid, %error,
+            "cannot change the group of all files to fsGroup"
+        );
     }
-    changed.map_err(|error| VolumeError::io("give to fsGroup", dir, error))
+    changed.map_err(|error| VolumeError::io("set fsGroup on", dir, error))
 }
 
 /// Whether the root of a volume is in the state in which [`set`] leaves it.

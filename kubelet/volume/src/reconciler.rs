@@ -83,10 +83,10 @@ impl VolumeManager {
                 "cannot {} volume", if *first { "mount" } else { "refresh" }
             ),
             (VolumeOperation::TearDown { volume, .. }, Ok(_)) => {
-                info!(pod_uid = %volume.uid, %volume, "gave volume back");
+                info!(pod_uid = %volume.uid, %volume, "tore down volume");
             }
             (VolumeOperation::TearDown { volume, .. }, Err(error)) => {
-                warn!(pod_uid = %volume.uid, %volume, %error, "cannot give volume back");
+                warn!(pod_uid = %volume.uid, %volume, %error, "cannot tear down volume");
             }
             (VolumeOperation::Unstage(device), Ok(_)) => {
                 info!(
@@ -345,6 +345,6 @@ fn flatten(ended: Result<(Id, Outcome), JoinError>) -> (Id, Outcome) {
 /// Logs an error, so that discovery can go on with the rest.
 fn report<T>(found: Result<T, VolumeError>) -> Option<T> {
     found
-        .inspect_err(|error| warn!(%error, "cannot tell what an earlier kubelet mounted"))
+        .inspect_err(|error| warn!(%error, "cannot discover what an earlier kubelet mounted"))
         .ok()
 }

@@ -101,10 +101,10 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     let opened = open().map_err(failed("open", &wanted))?;
     let found = rustix::fs::fstat(&opened)
         .map_err(io::Error::from)
-        .map_err(failed("look at", &wanted))?;
+        .map_err(failed("inspect", &wanted))?;
     // Calls before this line may hang with the volume's server; calls after it do not.
     if part.file_work.is_given_up() {
-        let ended = io::Error::other("its pod is to end");
+        let ended = io::Error::other("the pod is terminating");
         return Err(failed("bind", &wanted)(ended));
     }
 
@@ -115,7 +115,7 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
         .join(part.container)
         .join(part.index.to_string());
     if mount::is_mounted(&place)? {
-        let bound = fs::symlink_metadata(&place).map_err(failed("look at", &place))?;
+        let bound = fs::symlink_metadata(&place).map_err(failed("inspect", &place))?;
         if (bound.dev(), bound.ino()) == (found.st_dev, found.st_ino) {
             return Ok(place);
         }
@@ -138,7 +138,7 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     made?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     mount::bind(&source, &place)
-        .map_err(failed("bind a part of the volume to", &place))
+        .map_err(failed("bind-mount the subPath to", &place))
         .inspect_err(|_| {
             // A leftover mount point must not look like a mount.
             let _ = mount::remove_mount_point(&place);
@@ -180,7 +180,7 @@ fn clean_parts(volume_dir: &Path) -> Result<(), VolumeError> {
         mount::remove_mount_point(&container_dir)?;
     }
     let left = mount_info::within(volume_dir)
-        .map_err(|error| VolumeError::io("look for mounts at", volume_dir, error))?;
+        .map_err(|error| VolumeError::io("check for mounts at", volume_dir, error))?;
     if let Some(mount) = left.first() {
         let busy = io::Error::from(io::ErrorKind::ResourceBusy);
         return Err(VolumeError::io("unmount", &mount.mount_point, busy));
@@ -201,7 +201,7 @@ fn open_within(base: &Path, path: &Path) -> io::Result<OwnedFd> {
         opened = rustix::fs::openat(&opened, name, flags, Mode::empty())?;
         let found = rustix::fs::fstat(&opened)?;
         if rustix::fs::FileType::from_raw_mode(found.st_mode).is_symlink() {
-            return Err(io::Error::other("a link has taken its place"));
+            return Err(io::Error::other("it was replaced by a symlink"));
         }
     }
     Ok(opened)
@@ -258,7 +258,10 @@ mod tests {
         fs::create_dir(pod.volume().join("part")).unwrap();
         pod.1.give_up();
         let error = pod.bind("part").unwrap_err();
-        assert!(error.to_string().contains("its pod is to end"), "{error}");
+        assert!(
+            error.to_string().contains("the pod is terminating"),
+            "{error}"
+        );
         assert!(!pod.0.path().join("pod").exists());
     }
 

@@ -282,8 +282,8 @@ async fn away(on: &Cluster) -> Result<()> {
     running(on, "ticks", "sleep 20; exit 1").await?;
     let said = |what: &str| on.node.kubelet_log().matches(what).count();
     let (lost, back) = (
-        "The API server cannot be reached",
-        "The API server answers again",
+        "cannot reach the API server; retrying",
+        "the API server is reachable again",
     );
     let (before, lines) = ([said(lost), said(back)], said("\n"));
     on.control_plane.set_available(false).await?;

@@ -65,7 +65,7 @@ pub enum JoinError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The node has no valid client certificate and cannot request one.
-    #[error("{kubeconfig}: {reason}, and --bootstrap-kubeconfig is of no use either: {source}")]
+    #[error("{kubeconfig}: {reason}, and --bootstrap-kubeconfig cannot be used either: {source}")]
     Bootstrap {
         /// The kubeconfig.
         kubeconfig: String,
@@ -141,7 +141,7 @@ fn open(options: &IdentityOptions) -> Result<(ApiServer, CertificateState), Join
         (Ok(access), unusable) => {
             info!(
                 kubeconfig = %options.kubeconfig.display(), reason = unusable.reason,
-                "Getting a client certificate with --bootstrap-kubeconfig"
+                "requesting a client certificate with --bootstrap-kubeconfig"
             );
             access
         }
@@ -157,7 +157,7 @@ fn open(options: &IdentityOptions) -> Result<(ApiServer, CertificateState), Join
         ) if options.starts_offline => {
             warn!(
                 kubeconfig = %options.kubeconfig.display(), reason, %error,
-                "The API server will not know this node; going on for the pods that were kept"
+                "cannot authenticate to the API server; starting with the pods in the checkpoint"
             );
             return present(options, *access);
         }
@@ -187,7 +187,7 @@ fn restored(options: &IdentityOptions, bootstrap: &ClusterAccess) -> Option<Clus
     stored.filter(|pair| holds(pair, clock::now()))?;
     let path = &options.kubeconfig;
     if let Err(error) = kubeconfig_file::write(path, &bootstrap.cluster, &pairs.current_path()) {
-        warn!(kubeconfig = %path.display(), %error, "Cannot write the kubeconfig");
+        warn!(kubeconfig = %path.display(), %error, "cannot write the kubeconfig");
         return None;
     }
     ClusterAccess::read(path).ok()
@@ -209,7 +209,7 @@ fn present(
     // A renewed certificate is newer than one that is inlined in the kubeconfig.
     let pairs = PairStore::new(&options.cert_dir, PREFIX);
     let stored = pairs.current().unwrap_or_else(|error| {
-        warn!(%error, "Cannot read the last client certificate");
+        warn!(%error, "cannot read the stored client certificate");
         None
     });
     let now = clock::now();
@@ -223,7 +223,7 @@ fn present(
                 let valid = pair.as_ref().filter(|pair| holds(pair, now));
                 let stored = valid.map(|pair| pairs.update(pair));
                 if let Some(Err(error)) = stored {
-                    warn!(%error, "Cannot store the kubeconfig's client certificate");
+                    warn!(%error, "cannot store the client certificate from the kubeconfig");
                 }
                 (pair, true)
             }
@@ -312,7 +312,7 @@ impl IdentityKeeper {
         loop {
             match self.try_bootstrap(&access).await {
                 Ok(pair) => {
-                    info!(until = %pair.facts.not_after, "This node has its client certificate");
+                    info!(until = %pair.facts.not_after, "received the client certificate");
                     self.server.identity().replace(Arc::clone(&pair.key));
                     return pair;
                 }
@@ -320,7 +320,7 @@ impl IdentityKeeper {
                 Err(error) => {
                     let error = error.to_string();
                     if complaint.as_ref() != Some(&error) {
-                        warn!(error, "No client certificate; trying again");
+                        warn!(error, "cannot get a client certificate; retrying");
                         complaint = Some(error);
                     }
                 }
@@ -368,7 +368,7 @@ impl IdentityKeeper {
         if let Ok(Err(error)) = written {
             let path = self.options.kubeconfig.display();
             // The certificate is stored, so the next start finds it.
-            warn!(kubeconfig = %path, %error, "Cannot write the kubeconfig");
+            warn!(kubeconfig = %path, %error, "cannot write the kubeconfig");
         }
         Ok(pair)
     }
@@ -389,7 +389,10 @@ impl IdentityKeeper {
             }
             let key = new_key()?;
             if let Err(error) = write_key(&path, &key) {
-                warn!(path = %path.display(), %error, "Cannot keep the key until it has a certificate");
+                warn!(
+                    path = %path.display(), %error,
+                    "cannot store the private key until its certificate is issued"
+                );
             }
             Ok(key)
         });
@@ -402,7 +405,7 @@ impl IdentityKeeper {
         if let Ok(Err(error)) = removed
             && error.kind() != io::ErrorKind::NotFound
         {
-            warn!(%error, "Cannot remove the key file of the first certificate");
+            warn!(%error, "cannot remove the key file of the first certificate");
         }
     }
 }
@@ -441,7 +444,7 @@ fn client_source(server: ApiServer, options: IdentityOptions) -> ClientSource {
                 if !server.identity().shows(&pair.key) {
                     info!(
                         until = %pair.facts.not_after,
-                        "The client certificate had expired, and there is another one now"
+                        "found a valid client certificate to replace the expired one"
                     );
                     server.identity().replace(pair.key);
                 }
@@ -451,7 +454,10 @@ fn client_source(server: ApiServer, options: IdentityOptions) -> ClientSource {
                 let access = blocking(move || ClusterAccess::read(&path)).await;
                 match access {
                     Ok(Ok(access)) => return client_of(access).await,
-                    Ok(Err(error)) => warn!(%error, "Renewing without the bootstrap token"),
+                    Ok(Err(error)) => warn!(
+                        %error,
+                        "cannot read the bootstrap kubeconfig; renewing without its token"
+                    ),
                     Err(error) => return Err(error.to_string()),
                 }
             }

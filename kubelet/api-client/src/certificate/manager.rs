@@ -48,7 +48,7 @@ pub enum RotationError {
     #[error("{0}")]
     Client(String),
     /// The issued certificate does not match the key.
-    #[error("the certificate that was issued: {0}")]
+    #[error("the issued certificate is unusable: {0}")]
     Pair(#[from] PairError),
     /// The certificate cannot be stored.
     #[error("cannot store the certificate: {0}")]
@@ -170,7 +170,7 @@ impl CertificateManager {
                     self.share = share();
                     info!(
                         signer = self.signer.name, until = %pair.facts.not_after,
-                        "There is a new certificate"
+                        "received a new certificate"
                     );
                     self.current.send_replace(Some(Arc::new(pair)));
                     // This avoids a busy loop if the certificate does not satisfy the template.
@@ -186,7 +186,7 @@ impl CertificateManager {
                     if !is_known && complaint.as_ref() != Some(&error) {
                         warn!(
                             signer = self.signer.name,
-                            error, "No new certificate; trying again"
+                            error, "cannot get a new certificate; retrying"
                         );
                         complaint = Some(error);
                     }
@@ -209,7 +209,7 @@ impl CertificateManager {
             Ok(Ok(Some(pair))) if !pair.is_expired(clock::now()) => {
                 self.current.send_replace(Some(Arc::new(pair)));
             }
-            Ok(Err(error)) => warn!(%error, "Cannot read the last certificate"),
+            Ok(Err(error)) => warn!(%error, "cannot read the stored certificate"),
             _ => {}
         }
     }

@@ -97,7 +97,7 @@ impl Facts {
         let der: &CertificateDer<'_> = key
             .cert
             .first()
-            .ok_or_else(|| PairError::Certificate("there is none".to_owned()))?;
+            .ok_or_else(|| PairError::Certificate("no certificate found".to_owned()))?;
         let fault = |error: &dyn std::fmt::Display| PairError::Certificate(error.to_string());
         let (_, certificate) = X509Certificate::from_der(der).map_err(|error| fault(&error))?;
         let time = |seconds| Timestamp::from_second(seconds).map_err(|error| fault(&error));

@@ -60,13 +60,13 @@ pub struct Signer {
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// A key or a CSR cannot be created.
-    #[error("cannot make a certificate signing request: {0}")]
+    #[error("cannot generate a certificate signing request: {0}")]
     Make(#[from] rcgen::Error),
     /// The API server does not accept the CSR.
     #[error("cannot create a certificate signing request: {0}")]
     Create(#[source] ApiError),
     /// A CSR of this name exists, for another key or another node.
-    #[error("the certificate signing request {0} is of another key or another node")]
+    #[error("certificate signing request {0} is for another key or another node")]
     Foreign(String),
     /// The CSR was denied, or signing failed.
     #[error("certificate signing request {name} {verdict}: {reason}: {message}")]
@@ -205,7 +205,7 @@ impl SigningRequest<'_> {
         info!(
             csr = created.metadata.name,
             signer = self.signer.name,
-            "Certificate requested"
+            "requested a certificate"
         );
         Ok(created.metadata)
     }

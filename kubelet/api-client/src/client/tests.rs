@@ -242,7 +242,7 @@ async fn what_a_kubeconfig_lacks_is_named() {
     };
     for (cluster, user, part) in [
         (", proxy-url: 'http://p:1'", "", "proxy-url \"http://p:1\""),
-        ("", "client-certificate: a.pem", "client-key: is needed"),
+        ("", "client-certificate: a.pem", "client-key: is required"),
         (
             "",
             "client-certificate-data: '*', client-key: a",

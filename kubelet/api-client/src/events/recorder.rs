@@ -78,7 +78,7 @@ impl EventRecorder {
         let is_full = sink.queue.try_send(event).is_err();
         let was_full = sink.is_full.swap(is_full, Ordering::Relaxed);
         if is_full && !was_full && !sink.queue.is_closed() {
-            warn!(reason, "Too many events wait to be sent; dropping some");
+            warn!(reason, "the event queue is full; dropping events");
         }
     }
 }

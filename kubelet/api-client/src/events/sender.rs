@@ -67,15 +67,15 @@ impl EventSender {
             };
             if !error.is_away() {
                 if error.is_already_exists() || is_namespace_ending(&error) {
-                    debug!(object, reason, %error, "An event is not taken");
+                    debug!(object, reason, %error, "the API server rejected an event");
                 } else {
-                    warn!(object, reason, %error, "An event is not taken");
+                    warn!(object, reason, %error, "the API server rejected an event");
                 }
                 return;
             }
             if attempt == TRIES {
                 // If the API server is unreachable, the log already says so.
-                debug!(object, reason, %error, "An event is given up");
+                debug!(object, reason, %error, "cannot send an event; giving up");
                 return;
             }
             // Spreads the kubelets that waited for the API server together.

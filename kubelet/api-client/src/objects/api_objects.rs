@@ -291,7 +291,7 @@ async fn token(
     match asked {
         Ok(answer) => answer
             .status
-            .ok_or_else(|| unavailable("the API server gave no token".to_owned())),
+            .ok_or_else(|| unavailable("the API server returned no token".to_owned())),
         // It may be the pod that does not exist.
         Err(error) if is_of_another(&error, name) => Err(ObjectError::Refused {
             resource: SERVICE_ACCOUNT,

@@ -85,7 +85,7 @@ impl TrustBundles {
             let resources = self.client.list_api_group_resources(&api_version);
             match ask_within(DISCOVERY, resources).await {
                 Ok(list) if list.resources.iter().any(|one| one.name == PLURAL) => {
-                    info!(%api_version, "trust bundles are read");
+                    info!(%api_version, "the API server serves trust bundles");
                     return Ok(version);
                 }
                 Ok(_) => {}
@@ -97,8 +97,8 @@ impl TrustBundles {
             resource: RESOURCE,
             name: value.to_owned(),
             message: format!(
-                "the API server serves {PLURAL} in no version of {GROUP} that this kubelet \
-                 knows: {}",
+                "the API server serves {PLURAL} in none of the {GROUP} versions that this kubelet \
+                 supports: {}",
                 VERSIONS.join(", ")
             ),
         })
@@ -294,8 +294,8 @@ mod tests {
         assert_eq!(
             setup.named("b").await.unwrap_err(),
             "cannot read clustertrustbundle.certificates.k8s.io \"b\": the API server serves \
-             clustertrustbundles in no version of certificates.k8s.io that this kubelet knows: \
-             v1, v1beta1, v1alpha1"
+             clustertrustbundles in none of the certificates.k8s.io versions that this kubelet \
+             supports: v1, v1beta1, v1alpha1"
         );
         setup.server.set_health(Health::Forbidding);
         assert_eq!(

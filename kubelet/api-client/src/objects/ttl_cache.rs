@@ -96,7 +96,7 @@ impl<K: Named> TtlCache<K> {
             }
             Err(error) => match &*cached {
                 Some(cached) => {
-                    debug!(%error, "going on with what was read before");
+                    debug!(%error, "cannot refresh an object; using the cached one");
                     Ok(Arc::clone(&cached.object))
                 }
                 None => Err(error),

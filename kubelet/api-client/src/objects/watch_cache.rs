@@ -195,13 +195,13 @@ impl<F: WatchTarget> WatchCache<F> {
                     std::mem::replace(current, Err(NoState::NotSynced)).unwrap_or_default();
                 F::apply(&mut known, change);
                 if F::is_final(&known) {
-                    debug!(?key, "is immutable");
+                    debug!(?key, "stopped watching an immutable object");
                     changes = None;
                 }
                 *current = Ok(known);
             });
         }
-        debug!(?key, "nobody asks for it any more");
+        debug!(?key, "stopped watching an unused object");
     }
 
     /// The time when the watch stops unless it is used again; `None` if it stops now, in which case

@@ -101,19 +101,19 @@ fn what_is_broken_is_told_by_its_file() {
     let last = tampered.len() - 2;
     tampered[last] = b'2';
     for (bytes, why) in [
-        (&tampered[..], "its checksum is another"),
-        (&good[..good.len() - 3], "its checksum is another"),
-        (&good[..10], "its first line is cut"),
-        (&b""[..], "its first line is cut"),
+        (&tampered[..], "its checksum does not match"),
+        (&good[..good.len() - 3], "its checksum does not match"),
+        (&good[..10], "its first line is incomplete"),
+        (&b""[..], "its first line is incomplete"),
         (&b"{}\n"[..], "its first line has no checksum"),
-        (&b"\xff\xff\n"[..], "its first line is no text"),
+        (&b"\xff\xff\n"[..], "its first line is not UTF-8"),
     ] {
         fs::write(&path, bytes).unwrap();
         let error = setup.error(&pod);
         assert_eq!(error, format!("{} is corrupt: {why}", path.display()));
     }
     fs::copy(setup.path(&other), &path).unwrap();
-    assert!(setup.error(&pod).contains("it is of something else"));
+    assert!(setup.error(&pod).contains("it belongs to another object"));
     assert_eq!(setup.store.read(&other).unwrap().unwrap(), b"{\"b\": 1}");
     // Writing repairs the file.
     setup.store.write(&pod, b"{\"a\": 1}").unwrap();
@@ -152,7 +152,7 @@ fn secrets_need_their_key() {
     let mut moved = format!("{said} sha256:{sum}\n").into_bytes();
     moved.extend(&bytes[end + 1..]);
     fs::write(setup.path(&other), moved).unwrap();
-    assert!(setup.error(&other).contains("cannot be decrypted"));
+    assert!(setup.error(&other).contains("cannot decrypt"));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&at, Some(12345), None).unwrap();
         let error = open(0o700).unwrap_err().to_string();
-        assert!(error.contains("it belongs to user 12345"), "{error}");
+        assert!(error.contains("it is owned by user 12345"), "{error}");
         assert!(error.contains("chown 0"), "{error}");
     }
 }
@@ -287,7 +287,7 @@ fn a_file_is_no_larger_than_it_may_be() {
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len((4 << 20) + 1).unwrap();
     let why = format!(
-        "{} is corrupt: it is larger than any that was written",
+        "{} is corrupt: it exceeds the maximum file size",
         path.display()
     );
     assert_eq!(setup.error(&map), why);

@@ -96,12 +96,12 @@ fn messages_that_do_not_add_up_are_refused() {
     for (response, why) in [
         (&[1, 0, 0, 0, 0][..], "compressed"),
         (&[&[0], &long[..]].concat(), "too large"),
-        (&framed(&[0x0a, 5, b'x']), "longer than itself"),
+        (&framed(&[0x0a, 5, b'x']), "longer than the message"),
         (&framed(&[0x1d, 1]), "too short"),
         (&framed(&[0x0b]), "unknown type"),
-        (&framed(&[0xff; 12]), "does not end"),
-        (&framed(&[0x18, 0x80]), "does not end"),
-        (&framed(&many), "should not have"),
+        (&framed(&[0xff; 12]), "unterminated"),
+        (&framed(&[0x18, 0x80]), "unterminated"),
+        (&framed(&many), "unexpected fields"),
     ] {
         let error = cut(response, 3).unwrap_err();
         assert!(error.message().contains(why), "{error}");

@@ -26,7 +26,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DockerConfigError {
     /// The text is not JSON, or has another structure.
-    #[error("line {line}, column {column}: not the JSON of a docker configuration")]
+    #[error("line {line}, column {column}: not a Docker configuration in JSON")]
     Json {
         /// Line of the error, from 1.
         line: usize,
@@ -34,7 +34,7 @@ pub enum DockerConfigError {
         column: usize,
     },
     /// The `auth` of an entry is malformed.
-    #[error("auth of {registry:?}: must be the base64 of username:password")]
+    #[error("auth of {registry:?}: must be username:password in base64")]
     Auth {
         /// The registry of the entry.
         registry: String,
@@ -152,7 +152,7 @@ mod tests {
             let json = format!(r#"{{"auths": {{"a": {{"auth": "{auth}"}}}}}}"#);
             assert_eq!(
                 from_config_json(json.as_bytes()).unwrap_err().to_string(),
-                "auth of \"a\": must be the base64 of username:password"
+                "auth of \"a\": must be username:password in base64"
             );
         }
     }

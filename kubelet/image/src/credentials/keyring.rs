@@ -26,7 +26,7 @@ impl Keyring {
             let Some(key) = key(&registry) else {
                 warn!(
                     registry,
-                    "an entry of a docker configuration names no registry"
+                    "ignoring a Docker configuration entry that is not a registry"
                 );
                 continue;
             };

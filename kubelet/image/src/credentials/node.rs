@@ -63,7 +63,10 @@ impl NodeDockerConfig {
                         error.kind(),
                         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                     ) {
-                        warn!(path = %path.display(), %error, "cannot read the node's docker configuration");
+                        warn!(
+                            path = %path.display(), %error,
+                            "cannot read the node's Docker configuration"
+                        );
                     }
                     continue;
                 }
@@ -71,7 +74,10 @@ impl NodeDockerConfig {
             match read(&bytes) {
                 Ok(config) => return config,
                 Err(error) => {
-                    warn!(path = %path.display(), %error, "the node's docker configuration cannot be parsed");
+                    warn!(
+                        path = %path.display(), %error,
+                        "cannot parse the node's Docker configuration"
+                    );
                 }
             }
         }

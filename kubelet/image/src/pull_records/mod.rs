@@ -68,7 +68,7 @@ impl PullRecords {
     pub(super) async fn begun(&self) -> Vec<String> {
         let begun = self.blocking(|store| Ok(store.intents())).await;
         begun.unwrap_or_else(|error| {
-            warn!(%error, "cannot read the records of pulls that were begun");
+            warn!(%error, "cannot read the records of unfinished pulls");
             Vec::new()
         })
     }
@@ -134,7 +134,7 @@ impl PullRecords {
         let (record, is_ours) = match records.await {
             Ok(found) => found,
             Err(error) => {
-                warn!(image, %error, "cannot read the record of an image; it is pulled again");
+                warn!(image, %error, "cannot read the pull record of an image; pulling it again");
                 return Access::MustPull;
             }
         };
@@ -266,7 +266,7 @@ impl Drop for Pull<'_> {
         // The pod's task may be cancelled at any time, and `drop` cannot wait.
         repeatable::blocking_detached(move || {
             if let Err(error) = store.end(&image, ending) {
-                warn!(image, %error, "cannot remove the record of a pull that was begun");
+                warn!(image, %error, "cannot remove the record of an unfinished pull");
             }
         });
     }

@@ -76,7 +76,7 @@ impl Store {
                 intent
                     .inspect_err(|error| {
                         let path = entry.path();
-                        warn!(path = %path.display(), %error, "a pull record cannot be read");
+                        warn!(path = %path.display(), %error, "cannot read a pull record");
                     })
                     .ok()
                     .flatten()
@@ -155,7 +155,7 @@ impl Store {
         match read::<ImagePulledRecord>(&self.pulled.join(file_name(id)))? {
             Some(record) if !record.is_known() => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "it is a record of a version that this kubelet does not know",
+                "the record has a version that this kubelet does not support",
             )),
             record => Ok(record.filter(|record| record.image_ref == id)),
         }
@@ -171,7 +171,7 @@ impl Store {
     ) -> io::Result<()> {
         let _held = self.begun.lock();
         let known = self.read_record(id).unwrap_or_else(|error| {
-            warn!(image_id = id, %error, "cannot read the record of an image");
+            warn!(image_id = id, %error, "cannot read the pull record of an image");
             None
         });
         let is_new = known.is_none();

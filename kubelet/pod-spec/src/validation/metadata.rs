@@ -43,7 +43,7 @@ pub(super) fn validate(metadata: &ObjectMeta, faults: &mut Faults) {
         faults.invalid(
             &annotations,
             size,
-            format_args!("must have at most {ANNOTATIONS_LIMIT} bytes together"),
+            format_args!("must have at most {ANNOTATIONS_LIMIT} bytes in total"),
         );
     }
 }

@@ -11,7 +11,8 @@ use crate::{
     names::{Rule, ensure},
 };
 
-const OPTION: &str = "must be options of mount(8), separated by commas; a comma may be in one of the form key=\"value\"";
+const OPTION: &str = "must be comma-separated options of mount(8); an option may contain a \
+                      comma only in the form key=\"value\"";
 
 /// Validates the source of an NFS volume.
 pub fn validate_nfs(nfs: &NFSVolumeSource, path: &Path, faults: &mut Faults) {

@@ -66,7 +66,7 @@ pub(super) fn validate(
                 let why = "may not be set for containers with empty `spec.os.name`";
                 faults.forbidden(&path, why);
             } else if stop_signal::parse(name).is_none() {
-                faults.invalid(&path, name, "must be the name of a signal, as SIGTERM");
+                faults.invalid(&path, name, "must be the name of a signal, such as SIGTERM");
             }
         }
     }

@@ -61,7 +61,7 @@ fn read(root: &Path, path: &str) -> io::Result<String> {
     let file = rustix::fs::openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
     let file = File::from(file);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text)?;

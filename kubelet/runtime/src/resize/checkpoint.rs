@@ -52,7 +52,7 @@ fn read_in(pod_dir: &Path) -> Option<Checkpoint> {
     read.inspect_err(|error| {
         warn!(
             pod_dir = %pod_dir.display(), %error,
-            "cannot read what the pod was granted; taking what its spec asks for"
+            "cannot read the pod's allocated resources; using the resources in its spec"
         );
     })
     .ok()

@@ -201,7 +201,7 @@ impl RuntimeManager {
     pub async fn commit(&self, uid: &PodUid) -> bool {
         let next = |entry: &mut PodGrant| entry.next.clone();
         if let Err(error) = self.write(uid, next, Durability::Synced).await {
-            warn!(pod_uid = %uid, %error, "cannot write down what the pod is granted");
+            warn!(pod_uid = %uid, %error, "cannot save the resources to allocate to the pod");
             self.grants.update(uid, |entry| entry.next = None);
             return false;
         }
@@ -345,7 +345,7 @@ impl RuntimeManager {
     pub(super) async fn save_granted(&self, uid: &PodUid, durability: Durability) {
         let pod = |entry: &mut PodGrant| Some(Arc::clone(&entry.pod));
         if let Err(error) = self.write(uid, pod, durability).await {
-            warn!(pod_uid = %uid, %error, "cannot write down what the pod was granted");
+            warn!(pod_uid = %uid, %error, "cannot save the pod's allocated resources");
         }
     }
 

@@ -19,7 +19,7 @@ pub enum RangeError {
     #[error("error retrieving additional ids for user \"{USER}\": getsubids {0}")]
     Failed(String),
     /// The output of `getsubids` is not a single range.
-    #[error("error parsing the answer of getsubids {0:?}: it must be one range")]
+    #[error("error parsing the output of getsubids {0:?}: it must be one range")]
     Answer(String),
     /// The subordinate UIDs and GIDs differ.
     #[error("mismatched subuids and subgids for user \"{USER}\"")]

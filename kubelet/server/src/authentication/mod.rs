@@ -35,9 +35,9 @@ pub struct User {
 /// Why authentication failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AuthenticationError {
-    #[error("the client certificate is not to be believed: {0}")]
+    #[error("the client certificate is not trusted: {0}")]
     Certificate(tokio_rustls::rustls::Error),
-    #[error("the client certificate cannot be read: {0}")]
+    #[error("cannot parse the client certificate: {0}")]
     Unreadable(String),
     #[error("invalid bearer token")]
     Token,
@@ -49,7 +49,7 @@ pub(super) enum AuthenticationError {
     NoOtherProtocol,
     #[error(transparent)]
     Review(#[from] ReviewError),
-    #[error("the bearer token was refused: {0}")]
+    #[error("the bearer token was rejected: {0}")]
     Refused(String),
 }
 

@@ -122,10 +122,14 @@ impl Authorizer {
         let status = webhook.reviews.access(spec).await;
         match &status {
             Ok(_) if webhook.is_failing.ends() => {
-                info!("The API server says again what callers may do");
+                info!("the API server authorizes requests again");
             }
             Err(error) if webhook.is_failing.begins() => {
-                warn!(%error, "Callers are refused until the API server says what they may do");
+                warn!(
+                    %error,
+                    "cannot authorize requests through the API server; rejecting them until it \
+                     responds"
+                );
             }
             _ => {}
         }

@@ -84,7 +84,7 @@ async fn this_process() -> Option<Process> {
     match blocking(Process::read).await {
         Ok(Ok(process)) => Some(process),
         Ok(Err(error)) => {
-            warn!(%error, "Cannot measure this process");
+            warn!(%error, "cannot read the process metrics");
             None
         }
         // It panicked, which is logged already.

@@ -32,7 +32,7 @@ impl Process {
         let host = fs::read_to_string("/proc/stat")?;
         let open_files = fs::read_dir("/proc/self/fd")?.count();
         Self::parse([&stat, &status, &limits, &host], open_files)
-            .ok_or_else(|| io::Error::other("what the kernel tells of this process is not known"))
+            .ok_or_else(|| io::Error::other("cannot parse the kernel's statistics of this process"))
     }
 
     fn parse([stat, status, limits, host]: [&str; 4], open_files: usize) -> Option<Self> {

@@ -34,7 +34,7 @@ pub(super) async fn metrics<V: NodeView>(view: &V) -> Exposition {
     let (stats, mut failed) = match view.cri().pod_stats().await {
         Ok(stats) => (stats, false),
         Err(error) => {
-            warn!(%error, "Cannot measure what pods use");
+            warn!(%error, "cannot get pod stats from the runtime");
             (Vec::new(), true)
         }
     };

@@ -125,11 +125,14 @@ impl ServingCertificate for CertificateFiles {
         if stamps != state.stamps {
             match read(&self.certificate, &self.key) {
                 Ok(read) => {
-                    info!(certificate = %self.certificate.display(), "Read the serving certificate again");
+                    info!(
+                        certificate = %self.certificate.display(),
+                        "reloaded the serving certificate"
+                    );
                     state.current = read;
                 }
                 Err(error) => {
-                    warn!(%error, "The serving certificate changed, and the old one serves on")
+                    warn!(%error, "cannot reload the serving certificate; using the old one")
                 }
             }
             state.stamps = stamps;
@@ -162,12 +165,12 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Certificate
         .collect::<Result<_, _>>()
         .map_err(|error| content(CERTIFICATE, certificate, error.to_string()))?;
     if chain.is_empty() {
-        let message = "there is no certificate in it".to_owned();
+        let message = "it contains no certificate".to_owned();
         return Err(content(CERTIFICATE, certificate, message));
     }
     let pem = file(KEY, key)?;
     let private = PrivateKeyDer::from_pem_slice(&pem)
-        .map_err(|error| content(KEY, key, format!("there is no private key in it: {error}")))?;
+        .map_err(|error| content(KEY, key, format!("it contains no private key: {error}")))?;
     CertifiedKey::from_der(chain, private, &ring::default_provider())
         .map(Arc::new)
         .map_err(|source| CertificateError::Pair {

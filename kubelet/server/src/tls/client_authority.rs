@@ -69,11 +69,11 @@ impl ClientAuthority {
         state.stamp = stamp;
         match read(&self.path) {
             Ok(verifier) => {
-                info!(file = %self.path.display(), "Read the client authorities again");
+                info!(file = %self.path.display(), "reloaded the client CA file");
                 state.verifier = verifier;
             }
             Err(error) => {
-                warn!(%error, "The client authorities changed, and the old ones count on")
+                warn!(%error, "cannot reload the client CA file; using the old CAs")
             }
         }
     }
@@ -109,7 +109,7 @@ fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, AuthorityError> {
             .map_err(|error| fault(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(fault("there is no certificate in it".to_owned()));
+        return Err(fault("it contains no certificate".to_owned()));
     }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider()))
         .build()

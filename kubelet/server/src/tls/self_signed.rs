@@ -25,7 +25,10 @@ const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 #[derive(Debug, thiserror::Error)]
 pub enum SelfSignedError {
     /// Its files cannot be written.
-    #[error("cannot keep the self-signed certificate in {} (--cert-dir): {source}", path.display())]
+    #[error(
+        "cannot store the self-signed certificate in {} (--cert-dir): {source}",
+        path.display()
+    )]
     Io {
         /// The directory.
         path: PathBuf,
@@ -33,7 +36,7 @@ pub enum SelfSignedError {
         source: io::Error,
     },
     /// It cannot be signed for this node.
-    #[error("cannot make a self-signed certificate for {node_name:?}: {source}")]
+    #[error("cannot generate a self-signed certificate for {node_name:?}: {source}")]
     Sign {
         /// The name of the node.
         node_name: String,

@@ -130,23 +130,23 @@ fn fields_that_are_not_known_are_passed_over_in_the_file_and_refused_in_drop_ins
                 "line 3",
                 "\"maxpods\"",
                 "did you mean \"maxPods\"",
-                "passed over: maxpods",
+                "unknown fields: maxpods",
             ][..],
         ),
         (
             "maxPods: 5\nmaxPods: 6\n",
-            &["line 4", "\"maxPods\" is given twice"],
+            &["line 4", "duplicate field \"maxPods\""],
         ),
         (
             "maxPods: 6\nlogging: {colour: x}\nregisterWithTaints: [{key: a, effect: NoSchedule}]\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1, of: 2}]\n",
             &[
                 "line 4",
-                "passed over: logging.colour, shutdownGracePeriodByPodPriority.[0].of",
+                "unknown fields: logging.colour, shutdownGracePeriodByPodPriority.[0].of",
             ],
         ),
         (
             "maxPods: 6\nnewerThing: {a: [1]}\nauthentication: {x509: {clientCaFile: a, clientCAFile: b}}\n",
-            &["passed over: authentication.x509.clientCaFile, newerThing"],
+            &["unknown fields: authentication.x509.clientCaFile, newerThing"],
         ),
     ] {
         let settings = with_file(body, &[]).unwrap();
@@ -215,7 +215,7 @@ fn what_has_no_effect_is_said_in_one_line() {
     assert_eq!(
         settings.warnings,
         [
-            "fields of the configuration file without effect yet: evictionHard, protectKernelDefaults",
+            "configuration file fields without effect yet: evictionHard, protectKernelDefaults",
             "flags without effect: --pod-max-pids",
         ]
     );

@@ -9,7 +9,7 @@ pub enum LoginManagerError {
     #[error("cannot reach the system bus: {0}")]
     Bus(#[source] zbus::Error),
     /// A request to the login manager failed.
-    #[error("logind does not {action}: {source}")]
+    #[error("logind cannot {action}: {source}")]
     Call {
         /// The operation.
         action: &'static str,
@@ -25,7 +25,7 @@ pub enum LoginManagerError {
         source: io::Error,
     },
     /// The login manager keeps a shorter delay, perhaps because of other configuration.
-    #[error("InhibitDelayMaxSec of logind is still {found:?} and not {wanted:?}")]
+    #[error("InhibitDelayMaxSec of logind is still {found:?} instead of {wanted:?}")]
     Delay {
         /// Its maximum delay.
         found: Duration,
@@ -33,10 +33,10 @@ pub enum LoginManagerError {
         wanted: Duration,
     },
     /// The connection ended.
-    #[error("the system bus is gone")]
+    #[error("lost the connection to the system bus")]
     Gone,
     /// The login manager ended or was restarted. A new one may not know existing locks.
-    #[error("logind ended, or was started again")]
+    #[error("logind stopped or restarted")]
     Restarted,
 }
 

@@ -101,7 +101,7 @@ impl LoginManager for Logind {
             let shutdowns = manager.receive_prepare_for_shutdown().await?;
             Ok((manager, owners, shutdowns))
         };
-        let (manager, owners, shutdowns) = follow.await.map_err(refused("tell of shutdowns"))?;
+        let (manager, owners, shutdowns) = follow.await.map_err(refused("announce shutdowns"))?;
         Ok(LogindSession {
             connection,
             manager,
@@ -117,12 +117,14 @@ impl Session for LogindSession {
 
     async fn is_shutting_down(&self) -> Result<bool, LoginManagerError> {
         let asking = self.manager.preparing_for_shutdown();
-        asking.await.map_err(refused("say whether it shuts down"))
+        asking
+            .await
+            .map_err(refused("report whether a shutdown is in progress"))
     }
 
     async fn delay(&self) -> Result<Duration, LoginManagerError> {
         let asking = self.manager.inhibit_delay_max_usec();
-        let micros = asking.await.map_err(refused("say how long it waits"))?;
+        let micros = asking.await.map_err(refused("report its shutdown delay"))?;
         Ok(Duration::from_micros(micros))
     }
 
@@ -134,15 +136,13 @@ impl Session for LogindSession {
                 .kill_unit("systemd-logind.service", "all", SIGHUP)
                 .await
         };
-        reload
-            .await
-            .map_err(refused("read its configuration again"))
+        reload.await.map_err(refused("reload its configuration"))
     }
 
     async fn inhibit(&self) -> Result<OwnedFd, LoginManagerError> {
         let why = "Kubelet needs time to handle node shutdown";
         let locking = self.manager.inhibit("shutdown", "kubelet", why, "delay");
-        locking.await.map_err(refused("give a lock"))
+        locking.await.map_err(refused("provide an inhibitor lock"))
     }
 
     async fn changed(&mut self) -> Result<bool, LoginManagerError> {
@@ -151,7 +151,7 @@ impl Session for LogindSession {
             signal = self.shutdowns.next() => {
                 let signal = signal.ok_or(LoginManagerError::Gone)?;
                 let start = signal.args().map(|args| args.start);
-                start.map_err(refused("say what it does"))
+                start.map_err(refused("announce a shutdown"))
             }
             owner = self.owners.next() => Err(match owner {
                 Some(_) => LoginManagerError::Restarted,

@@ -84,7 +84,7 @@ impl ShutdownRecord {
 
     fn complain(&self, verb: &str, error: impl Display) {
         let path = self.path.display();
-        warn!(%path, %error, "Cannot {verb} when the node was shut down");
+        warn!(%path, %error, "cannot {verb} the node shutdown times");
     }
 
     /// Writes the metrics; zero means never.

@@ -143,7 +143,7 @@ impl Csi {
                 return Ok(false);
             }
             if !entries::children(&publish)?.is_empty() {
-                let used = io::Error::other("pods have another volume of that name");
+                let used = io::Error::other("pods use another volume of that name");
                 return Err(VolumeError::io("stage at", &data, used));
             }
             Ok(true)

@@ -51,9 +51,9 @@ impl Csi {
             Some(status) => {
                 let error = status.attach_error.as_ref();
                 let why = error.and_then(|error| error.message.as_deref());
-                Err(not_attached(why.unwrap_or("it is still to be")))
+                Err(not_attached(why.unwrap_or("the attachment is pending")))
             }
-            None => Err(not_attached("it is still to be")),
+            None => Err(not_attached("the attachment is pending")),
         }
     }
 
@@ -66,7 +66,7 @@ impl Csi {
         }
         let node = objects.node().await?;
         let Some(status) = node.as_ref().and_then(|node| node.status.as_ref()) else {
-            return Ok(Some("this node's object is not known yet"));
+            return Ok(Some("this node's Node object is not known yet"));
         };
         let name = unique_name(&source.driver, &source.handle);
         let in_use = status.volumes_in_use.as_deref().unwrap_or_default();

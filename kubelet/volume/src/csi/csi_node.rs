@@ -62,7 +62,7 @@ pub enum CsiNodeError {
     #[error("error adding CSI driver node info: driverNodeID must not be empty")]
     NoNodeId,
     /// The node is not registered yet.
-    #[error("this node's object is not known yet")]
+    #[error("this node's Node object is not known yet")]
     NodeUnknown,
     /// The annotation with the node's ids is malformed.
     #[error("failed to parse node's \"{NODE_IDS}\" annotation value ({value:?}): {source}")]
@@ -185,7 +185,7 @@ impl CsiNodeKeeper {
             match self.make(CsiNodeChange::Uninstall(&driver)).await {
                 Ok(()) => delay = RETRY_BASE,
                 Err(error) => {
-                    self.report("the cluster was not told that a CSI driver is gone", &error);
+                    self.report("cannot deregister a CSI driver from the cluster", &error);
                     wait(&mut delay).await;
                 }
             }
@@ -219,7 +219,7 @@ impl CsiNodeKeeper {
             let error = match (self.attempt(change).await, change) {
                 (Ok(()), CsiNodeChange::Uninstall(driver)) => {
                     self.gone.lock().remove(driver);
-                    info!(driver, "the cluster knows that the CSI driver is gone");
+                    info!(driver, "deregistered the CSI driver from the cluster");
                     return Ok(());
                 }
                 (Ok(()), _) => return Ok(()),
@@ -231,7 +231,7 @@ impl CsiNodeKeeper {
                 }
                 return Err(error);
             }
-            debug!(%error, ?change, "trying again");
+            debug!(%error, ?change, "cannot update the CSI driver info; retrying");
             sleep(jittered(delay)).await;
             delay *= 5;
             tries += 1;
@@ -361,7 +361,7 @@ fn make(csi_node: &mut CSINode, change: CsiNodeChange<'_>) {
 fn entry(driver: &DriverInfo) -> CSINodeDriver {
     if driver.max_volumes < 0 {
         let (driver, limit) = (&driver.name, driver.max_volumes);
-        warn!(driver, limit, "a CSI driver's limit of volumes is invalid");
+        warn!(driver, limit, "the volume limit of a CSI driver is invalid");
     }
     let count = i32::try_from(driver.max_volumes.min(i64::from(i32::MAX)));
     let count = count.ok().filter(|count| *count > 0);

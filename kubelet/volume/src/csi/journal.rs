@@ -112,7 +112,7 @@ pub(super) async fn end(
                 && is_new
                 && let Err(error) = remove(dir.clone(), target).await
             {
-                warn!(dir = %dir.display(), %error, "cannot remove what a driver did not use");
+                warn!(dir = %dir.display(), %error, "cannot clean up after a failed CSI call");
             }
             Err(error.into())
         }
@@ -141,7 +141,10 @@ pub(super) async fn undone(
     if is_there.await? {
         return Err(error.into());
     }
-    warn!(path = %target.display(), %error, "what its driver does not know is given back");
+    warn!(
+        path = %target.display(), %error,
+        "the CSI driver does not know the volume; treating it as released"
+    );
     Ok(())
 }
 
@@ -151,7 +154,7 @@ pub(super) async fn used_at(target: &Path) -> Result<Option<PathBuf>, VolumeErro
     let target = target.to_owned();
     blocking_on_own_files(move || {
         let others = mount_info::elsewhere(&target)
-            .map_err(|error| VolumeError::io("look for mounts at", &target, error))?;
+            .map_err(|error| VolumeError::io("check for mounts at", &target, error))?;
         Ok(others.into_iter().next().map(|other| other.mount_point))
     })
     .await

@@ -85,7 +85,7 @@ impl VolumePlugin for Csi {
             }
         }
         if source.driver.contains('/') || source.driver.starts_with('.') {
-            let why = format!("{:?} is no name of a driver", source.driver);
+            let why = format!("{:?} is not a valid driver name", source.driver);
             return Err(VolumeError::invalid(&spec.name, why));
         }
         Ok(Some(match spec.mode {

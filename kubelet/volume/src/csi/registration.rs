@@ -91,7 +91,7 @@ impl PluginHandler for CsiRegistration {
                 driver = plugin.name,
                 %version,
                 node_id = node.node_id,
-                "CSI driver is there"
+                "registered CSI driver"
             );
             Ok(())
         }

@@ -157,8 +157,8 @@ fn read(dir: &Path) -> Result<Option<String>, VolumeError> {
 
 /// Device of the mount at a path.
 fn mounted(path: &Path) -> Result<Option<String>, VolumeError> {
-    let mount =
-        mount_info::at(path).map_err(|error| VolumeError::io("look for mounts at", path, error))?;
+    let mount = mount_info::at(path)
+        .map_err(|error| VolumeError::io("check for mounts at", path, error))?;
     Ok(mount.map(|mount| mount.device))
 }
 

@@ -72,7 +72,7 @@ pub enum TokenCacheType {
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderConfigError {
     /// Only one of the two required flags is set.
-    #[error("{given} needs {missing} beside it")]
+    #[error("{given} requires {missing}")]
     Flag {
         /// The flag that is set.
         given: &'static str,
@@ -124,7 +124,7 @@ pub enum ProviderConfigError {
         faults: Vec<FieldError>,
     },
     /// The executable of a plugin is missing or not executable.
-    #[error("plugin binary executable {} is no file that can be executed", path.display())]
+    #[error("plugin binary {} is not an executable file", path.display())]
     Program {
         /// The expected path.
         path: PathBuf,

@@ -57,7 +57,7 @@ pub(super) enum CacheScope {
 pub(super) enum ExecError {
     #[error("cannot run {program}: {message}")]
     Spawn { program: String, message: String },
-    #[error("no answer from {program} within {LIMIT:?}")]
+    #[error("no response from {program} within {LIMIT:?}")]
     Deadline { program: String },
     #[error("{program}: {status}: {stderr}")]
     Failed {
@@ -66,9 +66,9 @@ pub(super) enum ExecError {
         stderr: String,
     },
     /// Never quotes the response, which contains passwords.
-    #[error("the answer of {program} is no CredentialProviderResponse")]
+    #[error("the response of {program} is not a CredentialProviderResponse")]
     Response { program: String },
-    #[error("{program} answered in apiVersion {found:?}; it must be {expected:?}")]
+    #[error("{program} responded with apiVersion {found:?}; it must be {expected:?}")]
     ApiVersion {
         program: String,
         found: String,
@@ -223,8 +223,8 @@ mod tests {
         for (rest, fault) in [
             ("", "did not return a valid cacheKeyType: \"\""),
             (r#", "cacheKeyType": "x""#, "a valid cacheKeyType: \"x\""),
-            (r#", "auth": "hidden""#, "no CredentialProviderResponse"),
-            (r#", "password": "hidden""#, "no CredentialProviderResponse"),
+            (r#", "auth": "hidden""#, "a CredentialProviderResponse"),
+            (r#", "password": "hidden""#, "a CredentialProviderResponse"),
         ] {
             let message = answer(rest).unwrap_err().to_string();
             assert!(message.contains(fault), "{message}");
@@ -233,7 +233,7 @@ mod tests {
         let error = super::response("p", "other/v1", b"{}").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "p answered in apiVersion \"\"; it must be \"other/v1\""
+            "p responded with apiVersion \"\"; it must be \"other/v1\""
         );
     }
 }

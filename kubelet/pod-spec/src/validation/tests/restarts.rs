@@ -64,6 +64,6 @@ fn signals_that_end_containers() {
     assert_eq!(on_linux("SIGRTMIN+3"), Vec::<String>::new());
     one(
         on_linux("USR1"),
-        &format!("{path}: Invalid value: \"USR1\": must be the name of a signal, as SIGTERM"),
+        &format!("{path}: Invalid value: \"USR1\": must be the name of a signal, such as SIGTERM"),
     );
 }
