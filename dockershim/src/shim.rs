@@ -14,7 +14,7 @@ use crate::{
     image::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
     logs::Logs,
     metrics::{BoundMetrics, Metrics, ModelMetrics},
-    model::{Looker, Model, Refresher, sync::Sync},
+    model::{Inspector, Model, Refresher, sync::Sync},
     network::{cni::Cni, hairpin::Hairpin},
     oom_kills::OomKills,
     process::Processes,
@@ -39,7 +39,7 @@ pub struct Shim {
     /// The logs of the containers.
     pub logs: Arc<Logs>,
     /// Inspects the engine's containers.
-    pub looker: Arc<Looker>,
+    pub inspector: Arc<Inspector>,
     /// The CNI plugins; `None` if the engine provides the pod network.
     pub cni: Option<Arc<Cni>>,
     /// Hairpin mode for pods on the engine's own bridge.
@@ -126,7 +126,7 @@ impl Shim {
             config.log_driver,
         ));
         let image_mounts = Arc::new(ImageMounts::new(&config.root_directory));
-        let looker = Arc::new(Looker::new(
+        let inspector = Arc::new(Inspector::new(
             engine.clone(),
             model.clone(),
             logs.clone(),
@@ -134,7 +134,7 @@ impl Shim {
             image_mounts.clone(),
             OomKills::new(&config.root_directory, engine.here()),
         ));
-        let refresher = Refresher::start(looker.clone(), stop.clone());
+        let refresher = Refresher::start(inspector.clone(), stop.clone());
         let cni = match &config.network_plugin {
             NetworkPlugin::Docker => None,
             NetworkPlugin::Cni(directories) => Some(Arc::new(Cni::new(
@@ -169,7 +169,7 @@ impl Shim {
             engine: engine.clone(),
             model: model.clone(),
             images: images.clone(),
-            looker: looker.clone(),
+            inspector: inspector.clone(),
             refresher: refresher.clone(),
             cni: cni.clone(),
             processes: processes.clone(),
@@ -179,7 +179,7 @@ impl Shim {
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
         let layers_size = LayersSize::start(engine.clone(), images.clone(), stop.clone());
-        checkpoint::tidy(&config.root_directory);
+        checkpoint::remove_incomplete(&config.root_directory);
         let stats = Stats::start(model.clone(), processes.clone(), stop.clone());
         if let Some(metrics) = &metrics {
             metrics.register(
@@ -206,7 +206,7 @@ impl Shim {
             logs,
             image_mounts,
             layers_size,
-            looker,
+            inspector,
             cni,
             cgroup_settings,
             processes,

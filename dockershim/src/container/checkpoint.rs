@@ -69,7 +69,7 @@ pub async fn checkpoint(
 }
 
 /// Removes incomplete checkpoints left by a crash.
-pub fn tidy(root: &Path) {
+pub fn remove_incomplete(root: &Path) {
     remove(&root.join(DUMPS));
 }
 

@@ -65,7 +65,9 @@ pub async fn create(
     if created.is_err() && mounts_images {
         // No container removal will unmount the images, so do it here.
         let shim = Arc::clone(shim);
-        tokio::spawn(async move { image_mounts::tidy(&shim.image_mounts, &shim.model).await });
+        tokio::spawn(
+            async move { image_mounts::unmount_unused(&shim.image_mounts, &shim.model).await },
+        );
     }
     let container_id = created?;
     Ok(CreateContainerResponse { container_id })
@@ -80,7 +82,7 @@ async fn create_known(
     let container_id = create_named(shim, new).await?;
     let checked = match image_mounts::check_parts(shim, &container_id, parts).await {
         Ok(()) => shim
-            .looker
+            .inspector
             .refresh(&container_id)
             .await
             .map_err(Error::from),
@@ -93,7 +95,7 @@ async fn create_known(
                 tracing::warn!(container_id, %error, "a half-made container is left over");
                 shim.names.fail(&container_id);
             }
-            _ => shim.looker.removed(&container_id),
+            _ => shim.inspector.removed(&container_id),
         }
         return Err(error);
     }
@@ -130,7 +132,7 @@ pub(crate) async fn create_named(shim: &Shim, mut new: NewContainer) -> Result<S
             );
             match shim.engine.remove_container(&id, false).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
-                _ => shim.looker.removed(&id),
+                _ => shim.inspector.removed(&id),
             }
         }
         // After a crash, the engine may reserve the name of a container that no longer exists. Only

@@ -205,7 +205,7 @@ pub async fn check_parts(shim: &Shim, container_id: &str, parts: &[Part]) -> Res
 }
 
 /// Unmounts the images that no container of `model` uses.
-pub async fn tidy(images: &ImageMounts, model: &Arc<Model>) {
+pub async fn unmount_unused(images: &ImageMounts, model: &Arc<Model>) {
     let model = Arc::clone(model);
     let is_used = move |directory: &Path| {
         let snapshot = model.snapshot();

@@ -57,7 +57,7 @@ pub(crate) async fn remove_docker(shim: &Shim, id: &str) -> Result<(), Error> {
                 .map_err(|_| error)?;
         }
         Err(error) if !error.is_not_found() => return Err(error.into()),
-        _ => shim.looker.removed(id),
+        _ => shim.inspector.removed(id),
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ pub async fn start(
     shim.logs.create(&container).await;
     let started = shim.engine.start_container(id).await;
     // The record and the log are useful even if the container failed to start.
-    let refreshed = shim.looker.refresh(id).await;
+    let refreshed = shim.inspector.refresh(id).await;
     link_log(shim, id).await;
     started?;
     if let Err(error) = refreshed {
@@ -36,7 +36,7 @@ pub async fn start(
             container.status.started_at = jiff::Timestamp::now().as_nanosecond() as i64;
             container.provisional = true;
         });
-        shim.refresher.wish(id.into());
+        shim.refresher.enqueue(id.into());
     }
     if let Ok(running) = shim.model.snapshot().container(id) {
         shim.cgroup_settings.write(&running).await;

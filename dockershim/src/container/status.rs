@@ -44,7 +44,7 @@ pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Container>, Error> {
     if !container.provisional {
         return Ok(container);
     }
-    shim.looker.refresh(container.id()).await?;
+    shim.inspector.refresh(container.id()).await?;
     look()
 }
 

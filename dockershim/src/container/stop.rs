@@ -38,9 +38,9 @@ pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Resu
         () = wait_for_end(shim, id) => return Ok(()),
     };
     match stopped {
-        Err(error) if error.is_not_found() => shim.looker.removed(id),
+        Err(error) if error.is_not_found() => shim.inspector.removed(id),
         Err(error) => return Err(error.into()),
-        Ok(()) => shim.looker.refresh(id).await?,
+        Ok(()) => shim.inspector.refresh(id).await?,
     }
     Ok(())
 }

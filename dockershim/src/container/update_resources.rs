@@ -49,7 +49,7 @@ pub async fn update_resources(
             container.id()
         )));
     }
-    shim.looker.refresh(container.id()).await?;
+    shim.inspector.refresh(container.id()).await?;
     Ok(UpdateContainerResourcesResponse {})
 }
 

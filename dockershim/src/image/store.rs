@@ -62,7 +62,7 @@ pub struct Images {
     pinned: Reference,
     listed: OnceLock<()>,
     refreshing: Mutex<()>,
-    wish: Notify,
+    refresh_requested: Notify,
     learned: parking_lot::Mutex<Learned>,
 }
 
@@ -142,7 +142,7 @@ impl Images {
             pinned,
             listed: OnceLock::new(),
             refreshing: Mutex::default(),
-            wish: Notify::new(),
+            refresh_requested: Notify::new(),
             learned: parking_lot::Mutex::default(),
         }
     }
@@ -281,13 +281,13 @@ impl Images {
         snapshot.insert(Arc::clone(&known));
         self.current.store(Arc::new(snapshot));
         drop(learned);
-        self.wish_refresh();
+        self.request_refresh();
         Ok(known)
     }
 
     /// Requests a refresh; several pending requests cause one refresh.
-    pub fn wish_refresh(&self) {
-        self.wish.notify_one();
+    pub fn request_refresh(&self) {
+        self.refresh_requested.notify_one();
     }
 
     /// Lists the images on request, and every two minutes, until `stop`.
@@ -309,7 +309,7 @@ impl Images {
                         wait
                     }
                 };
-                let _ = tokio::time::timeout(wait, self.wish.notified()).await;
+                let _ = tokio::time::timeout(wait, self.refresh_requested.notified()).await;
             }
         };
         stop.run_until_cancelled(work).await;

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 pub use changes::{Change, Changes};
 pub use comparison::{Difference, Differences};
 pub use record::{Container, Record, Sandbox};
-pub use refresh::{Looker, Refresher};
+pub use refresh::{Inspector, Refresher};
 pub use snapshot::{Id, LookupError, Snapshot};
 
 /// The reason of a container that the engine failed to start.

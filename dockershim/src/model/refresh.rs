@@ -27,7 +27,7 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Inspects the engine's containers for the model.
 #[derive(Debug)]
-pub struct Looker {
+pub struct Inspector {
     engine: Arc<Engine>,
     model: Arc<Model>,
     logs: Arc<Logs>,
@@ -36,38 +36,38 @@ pub struct Looker {
     /// Detects OOM kills that the engine may have missed.
     pub(super) oom_kills: OomKills,
     /// The number of inspects in progress for each id.
-    looks: Mutex<HashMap<Id, usize>>,
+    pending: Mutex<HashMap<Id, usize>>,
 }
 
 /// The result of an inspect that is not in the model yet.
 #[derive(Debug)]
-pub(super) struct Looked<'a> {
+pub(super) struct Inspected<'a> {
     ticket: Ticket<'a>,
     record: Option<Record>,
-    _look: Look<'a>,
+    _pending: PendingInspect<'a>,
 }
 
 /// An inspect in progress; it ends when this is dropped.
 #[derive(Debug)]
-struct Look<'a> {
-    looker: &'a Looker,
+struct PendingInspect<'a> {
+    inspector: &'a Inspector,
     id: Id,
 }
 
-impl Drop for Look<'_> {
+impl Drop for PendingInspect<'_> {
     fn drop(&mut self) {
-        let mut looks = self.looker.looks.lock();
-        if let Some(count) = looks.get_mut(&self.id) {
+        let mut pending = self.inspector.pending.lock();
+        if let Some(count) = pending.get_mut(&self.id) {
             *count -= 1;
             if *count == 0 {
-                looks.remove(&self.id);
+                pending.remove(&self.id);
             }
         }
     }
 }
 
-impl Looker {
-    /// Creates a looker that inspects `engine`'s containers for `model`, and starts and ends their
+impl Inspector {
+    /// Creates an inspector of `engine`'s containers for `model`, which starts and ends their
     /// `logs`.
     pub fn new(
         engine: Arc<Engine>,
@@ -84,19 +84,22 @@ impl Looker {
             images,
             image_mounts,
             oom_kills,
-            looks: Mutex::default(),
+            pending: Mutex::default(),
         }
     }
 
     /// Whether an inspect of `id` is in progress, whose result is not in the model yet.
-    pub(super) fn is_looking_at(&self, id: &str) -> bool {
-        self.looks.lock().contains_key(id)
+    pub(super) fn is_inspecting(&self, id: &str) -> bool {
+        self.pending.lock().contains_key(id)
     }
 
-    fn look(&self, id: &str) -> Look<'_> {
+    fn begin_inspect(&self, id: &str) -> PendingInspect<'_> {
         let id: Id = id.into();
-        *self.looks.lock().entry(Arc::clone(&id)).or_default() += 1;
-        Look { looker: self, id }
+        *self.pending.lock().entry(Arc::clone(&id)).or_default() += 1;
+        PendingInspect {
+            inspector: self,
+            id,
+        }
     }
 
     /// Inspects `id` and stores the result, or the removal, in the model. A container's exit is
@@ -105,17 +108,17 @@ impl Looker {
     /// # Errors
     /// Any [`Cause`](crate::engine::Cause) but `NotFound`, which is a valid answer.
     pub async fn refresh(&self, id: &str) -> Result<(), EngineError> {
-        let looked = self.inspect(id).await?;
-        self.settle(id, looked).await;
+        let inspected = self.inspect(id).await?;
+        self.settle(id, inspected).await;
         Ok(())
     }
 
-    /// The first half of [`Looker::refresh`]: the request to the engine.
+    /// The first half of [`Inspector::refresh`]: the request to the engine.
     ///
     /// # Errors
-    /// As [`Looker::refresh`].
-    pub(super) async fn inspect(&self, id: &str) -> Result<Looked<'_>, EngineError> {
-        let look = self.look(id);
+    /// As [`Inspector::refresh`].
+    pub(super) async fn inspect(&self, id: &str) -> Result<Inspected<'_>, EngineError> {
+        let pending = self.begin_inspect(id);
         let ticket = self.model.ticket();
         let record = match self.engine.inspect_container(id).await {
             Ok(inspect) if labels::made_here(inspect.host_config.as_ref()) => {
@@ -130,10 +133,10 @@ impl Looker {
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };
-        Ok(Looked {
+        Ok(Inspected {
             ticket,
             record,
-            _look: look,
+            _pending: pending,
         })
     }
 
@@ -143,14 +146,14 @@ impl Looker {
         Some(known.label_keys.to_vec())
     }
 
-    /// The second half of [`Looker::refresh`]. It makes no request to the engine, but may wait for
-    /// a log to complete, so callers should not hold a permit meanwhile.
-    pub(super) async fn settle(&self, id: &str, looked: Looked<'_>) {
-        let Looked {
+    /// The second half of [`Inspector::refresh`]. It makes no request to the engine, but may wait
+    /// for a log to complete, so callers should not hold a permit meanwhile.
+    pub(super) async fn settle(&self, id: &str, inspected: Inspected<'_>) {
+        let Inspected {
             ticket,
             record,
-            _look,
-        } = looked;
+            _pending,
+        } = inspected;
         let Some(mut record) = record else {
             self.removed(id);
             return;
@@ -179,7 +182,7 @@ impl Looker {
     }
 
     /// Removes the saved state of containers that are gone.
-    pub(super) async fn tidy(&self) {
+    pub(super) async fn forget_removed(&self) {
         // Looks each id up in the current snapshot, so that a container created meanwhile keeps its
         // checkpoint.
         let model = Arc::clone(&self.model);
@@ -190,7 +193,7 @@ impl Looker {
         self.oom_kills
             .retain(move |id| model.snapshot().contains(id))
             .await;
-        image_mounts::tidy(&self.image_mounts, &self.model).await;
+        image_mounts::unmount_unused(&self.image_mounts, &self.model).await;
     }
 
     /// Records that `id` was removed, as of now.
@@ -213,7 +216,7 @@ impl Looker {
         self.logs.forget(id);
         if container.is_some_and(|container| !container.image_mounts.is_empty()) {
             let (model, images) = (Arc::clone(&self.model), Arc::clone(&self.image_mounts));
-            tokio::spawn(async move { image_mounts::tidy(&images, &model).await });
+            tokio::spawn(async move { image_mounts::unmount_unused(&images, &model).await });
         }
     }
 }
@@ -222,41 +225,41 @@ impl Looker {
 /// cause one more inspect; an inspect that hangs delays only its own id.
 #[derive(Debug, Clone)]
 pub struct Refresher {
-    wishes: mpsc::UnboundedSender<Id>,
+    queue: mpsc::UnboundedSender<Id>,
 }
 
 impl Refresher {
     /// Starts the worker task, which runs until `stop`.
-    pub fn start(looker: Arc<Looker>, stop: CancellationToken) -> Self {
-        let (wishes, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(stop.run_until_cancelled_owned(work(looker, inbox)));
-        Self { wishes }
+    pub fn start(inspector: Arc<Inspector>, stop: CancellationToken) -> Self {
+        let (queue, inbox) = mpsc::unbounded_channel();
+        tokio::spawn(stop.run_until_cancelled_owned(work(inspector, inbox)));
+        Self { queue }
     }
 
     /// Requests an inspect of `id`.
-    pub fn wish(&self, id: Id) {
+    pub fn enqueue(&self, id: Id) {
         // The task ends only at shutdown, when a request has no effect.
-        let _ = self.wishes.send(id);
+        let _ = self.queue.send(id);
     }
 }
 
-async fn work(looker: Arc<Looker>, mut inbox: mpsc::UnboundedReceiver<Id>) {
+async fn work(inspector: Arc<Inspector>, mut inbox: mpsc::UnboundedReceiver<Id>) {
     let permits = Arc::new(Semaphore::new(CONCURRENCY));
     // True if another request arrived since the inspect began.
     let mut busy: HashMap<Id, bool> = HashMap::new();
     let mut failures: HashMap<Id, u32> = HashMap::new();
-    let mut looks = JoinSet::new();
-    let look = |id: Id, delay: Duration| {
-        let (looker, permits) = (looker.clone(), permits.clone());
+    let mut pending = JoinSet::new();
+    let inspect = |id: Id, delay: Duration| {
+        let (inspector, permits) = (inspector.clone(), permits.clone());
         async move {
             tokio::time::sleep(delay).await;
-            let looked = {
+            let inspected = {
                 let _permit = permits.acquire().await;
-                looker.inspect(&id).await
+                inspector.inspect(&id).await
             };
-            let result = match looked {
-                Ok(looked) => {
-                    looker.settle(&id, looked).await;
+            let result = match inspected {
+                Ok(inspected) => {
+                    inspector.settle(&id, inspected).await;
                     Ok(())
                 }
                 Err(error) => Err(error),
@@ -266,16 +269,16 @@ async fn work(looker: Arc<Looker>, mut inbox: mpsc::UnboundedReceiver<Id>) {
     };
     loop {
         tokio::select! {
-            wish = inbox.recv() => {
-                let Some(id) = wish else { return };
+            queued = inbox.recv() => {
+                let Some(id) = queued else { return };
                 if let Some(again) = busy.get_mut(&id) {
                     *again = true;
                 } else {
                     busy.insert(Arc::clone(&id), false);
-                    looks.spawn(look(id, Duration::ZERO));
+                    pending.spawn(inspect(id, Duration::ZERO));
                 }
             }
-            Some(done) = looks.join_next() => {
+            Some(done) = pending.join_next() => {
                 // An inspect that panicked, which is a bug and has been logged, leaves its id busy.
                 let Ok((id, result)) = done else { continue };
                 let again = busy.remove(&id).unwrap_or_default();
@@ -294,7 +297,7 @@ async fn work(looker: Arc<Looker>, mut inbox: mpsc::UnboundedReceiver<Id>) {
                 };
                 if let Some(delay) = delay {
                     busy.insert(Arc::clone(&id), false);
-                    looks.spawn(look(id, delay));
+                    pending.spawn(inspect(id, delay));
                 }
             }
         }

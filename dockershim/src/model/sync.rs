@@ -17,7 +17,9 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{Difference, Id, Looker, Model, Record, Refresher, Sandbox, comparison::differences};
+use super::{
+    Difference, Id, Inspector, Model, Record, Refresher, Sandbox, comparison::differences,
+};
 use crate::{
     container::CgroupSettings,
     engine::{Cause, Engine, EngineError, may_be_scratch},
@@ -61,7 +63,7 @@ pub struct Sync {
     /// The images, listed again when they change.
     pub images: Arc<Images>,
     /// Inspects single containers.
-    pub looker: Arc<Looker>,
+    pub inspector: Arc<Inspector>,
     /// The queue of containers to inspect.
     pub refresher: Refresher,
     /// The CNI plugins, which know the sandboxes without a network.
@@ -142,7 +144,7 @@ impl Sync {
             let event = event.map_err(Disconnect::StreamBroke)?;
             match event.typ {
                 Some(EventMessageTypeEnum::CONTAINER) => self.on_container_event(event),
-                Some(EventMessageTypeEnum::IMAGE) => self.images.wish_refresh(),
+                Some(EventMessageTypeEnum::IMAGE) => self.images.request_refresh(),
                 _ => {}
             }
         }
@@ -159,12 +161,12 @@ impl Sync {
             return;
         }
         if event.action.as_deref() == Some("destroy") {
-            self.looker.removed(&id);
+            self.inspector.removed(&id);
         } else {
             if event.action.as_deref() == Some("oom") {
-                self.looker.oom_kills.note(&id);
+                self.inspector.oom_kills.note(&id);
             }
-            self.refresher.wish(id.into());
+            self.refresher.enqueue(id.into());
         }
     }
 
@@ -178,7 +180,7 @@ impl Sync {
     /// Inspects all containers once, then compares periodically. Only a failure of the initial
     /// resync ends the connection; events and health checks detect that the engine is gone.
     async fn stay_equal(&self) -> Result<Infallible, Disconnect> {
-        self.images.wish_refresh();
+        self.images.request_refresh();
         self.resync().await?;
         self.remove_left_overs().await;
         self.remove_scratch().await;
@@ -194,7 +196,7 @@ impl Sync {
                     if listed.iter().any(may_be_scratch) {
                         self.remove_scratch().await;
                     }
-                    self.looker.tidy().await;
+                    self.inspector.forget_removed().await;
                     self.write_cgroup_settings().await;
                 }
                 Err(error) => tracing::warn!(%error, "the containers cannot be compared"),
@@ -219,24 +221,24 @@ impl Sync {
         }
         for id in self.model.snapshot().ids() {
             if !ids.contains(id) {
-                self.looker.removed_as_of(&ticket, id);
+                self.inspector.removed_as_of(&ticket, id);
             }
         }
         drop(ticket);
         let count = ids.len();
         let permits = Semaphore::new(CONCURRENCY);
-        let looks = futures::stream::iter(ids).for_each_concurrent(None, async |id| {
-            let looked = {
+        let inspects = futures::stream::iter(ids).for_each_concurrent(None, async |id| {
+            let inspected = {
                 let _permit = permits.acquire().await;
-                self.looker.inspect(&id).await
+                self.inspector.inspect(&id).await
             };
-            match looked {
-                Ok(looked) => self.looker.settle(&id, looked).await,
-                Err(_) => self.refresher.wish(id),
+            match inspected {
+                Ok(inspected) => self.inspector.settle(&id, inspected).await,
+                Err(_) => self.refresher.enqueue(id),
             }
         });
-        let mut looks = std::pin::pin!(looks);
-        let in_time = tokio::time::timeout(SYNC_PATIENCE, &mut looks).await;
+        let mut inspects = std::pin::pin!(inspects);
+        let in_time = tokio::time::timeout(SYNC_PATIENCE, &mut inspects).await;
         if !self.model.synced() {
             if tokio::time::timeout(SYNC_PATIENCE, self.remove_half_made())
                 .await
@@ -244,13 +246,13 @@ impl Sync {
             {
                 tracing::warn!("the engine is slow to remove what is left over; going on without");
             }
-            self.looker.tidy().await;
+            self.inspector.forget_removed().await;
             self.model.set_synced();
         }
         self.model.set_in_step(true);
         if in_time.is_err() {
             tracing::warn!("the engine is slow to describe some containers; going on without");
-            looks.await;
+            inspects.await;
         }
         tracing::info!(containers = count, "in sync with the engine");
         Ok(())
@@ -281,7 +283,7 @@ impl Sync {
         }
         tokio::time::sleep(EVENT_LAG).await;
         found.retain(|(id, _)| {
-            !self.looker.is_looking_at(id) && self.model.nothing_newer(&ticket, id)
+            !self.inspector.is_inspecting(id) && self.model.nothing_newer(&ticket, id)
         });
         for (id, difference) in &found {
             self.model.differences.count(*difference);
@@ -292,15 +294,15 @@ impl Sync {
                 "an event was lost; looking at it again"
             );
         }
-        let looks =
+        let inspects =
             futures::stream::iter(&found).for_each_concurrent(CONCURRENCY, async |(id, _)| {
-                if self.looker.refresh(id).await.is_err() {
-                    self.refresher.wish(Arc::clone(id));
+                if self.inspector.refresh(id).await.is_err() {
+                    self.refresher.enqueue(Arc::clone(id));
                 }
             });
-        if tokio::time::timeout(SYNC_PATIENCE, looks).await.is_err() {
+        if tokio::time::timeout(SYNC_PATIENCE, inspects).await.is_err() {
             for (id, _) in found {
-                self.refresher.wish(id);
+                self.refresher.enqueue(id);
             }
         }
         Ok(listed)
@@ -384,7 +386,7 @@ impl Sync {
                     tracing::warn!(sandbox_id = id, %error, "cannot remove a half-made sandbox");
                     self.names.fail(&id);
                 }
-                _ => self.looker.removed(&id),
+                _ => self.inspector.removed(&id),
             }
         }
     }
@@ -399,7 +401,7 @@ impl Sync {
                 .await
             {
                 Ok(()) => {
-                    self.looker.removed(sandbox.id());
+                    self.inspector.removed(sandbox.id());
                     tracing::info!(
                         pod = sandbox.pod(),
                         pod_uid = sandbox.uid(),

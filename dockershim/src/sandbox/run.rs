@@ -134,7 +134,7 @@ async fn create_and_start(shim: &Shim, new: NewContainer) -> Result<String, Erro
     let id = create_named(shim, new).await?;
     let started = async {
         shim.engine.start_container(&id).await?;
-        shim.looker.refresh(&id).await
+        shim.inspector.refresh(&id).await
     };
     if let Err(error) = started.await {
         undo(shim, &id).await;
@@ -148,9 +148,9 @@ async fn undo(shim: &Shim, id: &str) {
         Err(error) if !error.is_not_found() => {
             tracing::warn!(sandbox_id = id, %error, "a sandbox that failed to start is left over");
             shim.names.fail(id);
-            shim.refresher.wish(id.into());
+            shim.refresher.enqueue(id.into());
         }
-        _ => shim.looker.removed(id),
+        _ => shim.inspector.removed(id),
     }
 }
 

@@ -68,6 +68,6 @@ pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Sandbox>, Error> {
     if !sandbox.provisional {
         return Ok(sandbox);
     }
-    shim.looker.refresh(sandbox.id()).await?;
+    shim.inspector.refresh(sandbox.id()).await?;
     look()
 }
