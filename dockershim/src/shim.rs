@@ -14,7 +14,7 @@ use crate::{
     image::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
     logs::Logs,
     metrics::{BoundMetrics, Metrics, ModelMetrics},
-    model::{Inspector, Model, Refresher, sync::Sync},
+    model::{Inspector, Model, Refresher, sync::ModelSync},
     network::{cni::Cni, hairpin::Hairpin},
     oom_kills::OomKills,
     process::Processes,
@@ -165,7 +165,7 @@ impl Shim {
                 cgroup_settings.clone(),
             ));
         }
-        let sync = Sync {
+        let sync = ModelSync {
             engine: engine.clone(),
             model: model.clone(),
             images: images.clone(),

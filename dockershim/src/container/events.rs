@@ -12,7 +12,7 @@ use super::status::status_of;
 use crate::{
     Shim,
     image::Images,
-    model::{Change, Model},
+    model::{ContainerEvent, Model},
     network::cni::Cni,
     sandbox::status::current,
 };
@@ -22,32 +22,32 @@ use crate::{
 pub fn events(
     shim: &Shim,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send + use<> {
-    let changes = shim.model.changes.listen();
-    let around = Around {
+    let events = shim.model.events.listen();
+    let context = EventContext {
         model: Arc::clone(&shim.model),
         images: Arc::clone(&shim.images),
         cni: shim.cni.clone(),
     };
-    responses(changes, around).take_until(shim.stop.clone().cancelled_owned())
+    responses(events, context).take_until(shim.stop.clone().cancelled_owned())
 }
 
 /// The data that completes an event's statuses.
 #[derive(Clone)]
-struct Around {
+struct EventContext {
     model: Arc<Model>,
     images: Arc<Images>,
     cni: Option<Arc<Cni>>,
 }
 
 fn responses(
-    changes: Receiver<Arc<Change>>,
-    around: Around,
+    events: Receiver<Arc<ContainerEvent>>,
+    context: EventContext,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send {
-    BroadcastStream::new(changes)
-        .map(move |change| match change {
-            Ok(change) => Ok(response(&change, &around)),
+    BroadcastStream::new(events)
+        .map(move |event| match event {
+            Ok(event) => Ok(response(&event, &context)),
             Err(BroadcastStreamRecvError::Lagged(missed)) => {
-                around.model.changes.miss(missed);
+                context.model.events.count_missed(missed);
                 tracing::warn!(missed, "a listener to container events does not keep up");
                 Err(Status::data_loss(format!(
                     "{missed} events were missed, as they were not read in time; list, and listen anew"
@@ -61,15 +61,15 @@ fn responses(
         })
 }
 
-fn response(change: &Change, around: &Around) -> ContainerEventResponse {
-    let images = around.images.snapshot();
-    let cni = around.cni.as_deref();
+fn response(event: &ContainerEvent, context: &EventContext) -> ContainerEventResponse {
+    let images = context.images.snapshot();
+    let cni = context.cni.as_deref();
     ContainerEventResponse {
-        container_id: change.id.to_string(),
-        container_event_type: change.kind.into(),
-        created_at: change.seen_at,
-        pod_sandbox_status: change.sandbox.as_ref().map(|s| current(cni, s)),
-        containers_statuses: change
+        container_id: event.id.to_string(),
+        container_event_type: event.kind.into(),
+        created_at: event.seen_at,
+        pod_sandbox_status: event.sandbox.as_ref().map(|s| current(cni, s)),
+        containers_statuses: event
             .containers
             .iter()
             .map(|container| status_of(container, &images))
@@ -84,8 +84,8 @@ mod tests {
 
     use super::*;
 
-    fn change(n: usize) -> Arc<Change> {
-        Arc::new(Change {
+    fn event(n: usize) -> Arc<ContainerEvent> {
+        Arc::new(ContainerEvent {
             kind: Kind::ContainerStartedEvent,
             id: n.to_string().into(),
             seen_at: 0,
@@ -96,16 +96,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_listener_that_does_not_keep_up_is_told_and_dropped() {
-        let around = Around {
+        let context = EventContext {
             model: Arc::new(Model::new()),
             images: Arc::new(Images::new("pause:1".parse().unwrap())),
             cni: None,
         };
-        let changes = broadcast::Sender::new(4);
-        let mut quick = Box::pin(responses(changes.subscribe(), around.clone()));
-        let slow = responses(changes.subscribe(), around.clone());
+        let events = broadcast::Sender::new(4);
+        let mut quick = Box::pin(responses(events.subscribe(), context.clone()));
+        let slow = responses(events.subscribe(), context.clone());
         for n in 0..10 {
-            changes.send(change(n)).unwrap();
+            events.send(event(n)).unwrap();
             let event = quick.next().await.unwrap().unwrap();
             assert_eq!(event.container_id, n.to_string());
         }
@@ -113,6 +113,6 @@ mod tests {
         assert_eq!(told.len(), 1);
         let error = told[0].as_ref().unwrap_err();
         assert_eq!(error.code(), tonic::Code::DataLoss);
-        assert_eq!(around.model.changes.missed(), 6);
+        assert_eq!(context.model.events.missed(), 6);
     }
 }

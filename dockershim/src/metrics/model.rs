@@ -109,14 +109,14 @@ impl Collector for ModelMetrics {
         ConstGauge::new(self.logs.lag_seconds()).encode(lag)?;
 
         let help = "Listeners to container events.";
-        let listeners = self.model.changes.listeners();
+        let listeners = self.model.events.listeners();
         gauge(&mut encoder, "event_listeners", help, listeners)?;
         let help = "Events that listeners did not read in time.";
         counter(
             &mut encoder,
             "events_missed",
             help,
-            self.model.changes.missed(),
+            self.model.events.missed(),
         )?;
         let help = "Times that a container's cgroup settings could not be written.";
         let failed = self.cgroup_settings.failed();

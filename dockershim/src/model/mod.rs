@@ -6,8 +6,8 @@
 //! before the inspect began. A record is never replaced by one with an older ticket, so a slow
 //! inspect can neither undo a later change nor restore a removed container.
 
-mod changes;
 mod comparison;
+mod event_feed;
 mod record;
 mod refresh;
 mod snapshot;
@@ -23,8 +23,8 @@ use cri_proto::runtime::v1::PodSandboxState;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use changes::{Change, Changes};
 pub use comparison::{Difference, Differences};
+pub use event_feed::{ContainerEvent, EventFeed};
 pub use record::{Container, Record, Sandbox};
 pub use refresh::{Inspector, Refresher};
 pub use snapshot::{Id, LookupError, Snapshot};
@@ -41,7 +41,7 @@ pub struct Model {
     writer: Mutex<Writer>,
     revision: watch::Sender<u64>,
     /// The change feed.
-    pub changes: Changes,
+    pub events: EventFeed,
     /// The differences found by comparisons with the engine's list.
     pub differences: Differences,
     synced: OnceLock<()>,
@@ -80,7 +80,7 @@ impl Model {
             current: ArcSwap::default(),
             writer: Mutex::default(),
             revision: watch::Sender::new(0),
-            changes: Changes::new(),
+            events: EventFeed::new(),
             differences: Differences::default(),
             synced: OnceLock::new(),
             in_step: watch::Sender::new(false),
@@ -200,7 +200,7 @@ impl Model {
         self.current.store(Arc::clone(&next));
         // Containers found by the first sync are not new, so they cause no events.
         if self.synced() {
-            self.changes.tell(id, &current, &next);
+            self.events.publish(id, &current, &next);
         }
         self.revision.send_modify(|revision| *revision += 1);
     }

@@ -55,7 +55,7 @@ const IMAGE_EVENTS: &[&str] = &["pull", "load", "import", "tag", "untag", "delet
 
 /// Keeps the model in sync with the engine.
 #[derive(Debug)]
-pub struct Sync {
+pub struct ModelSync {
     /// The engine.
     pub engine: Arc<Engine>,
     /// The model to keep in sync.
@@ -87,7 +87,7 @@ enum Disconnect {
     StreamBroke(bollard::errors::Error),
 }
 
-impl Sync {
+impl ModelSync {
     /// Runs until `stop`; reconnects with back-off when the connection ends.
     pub async fn run(self, stop: CancellationToken) {
         let mut backoff = FIRST_BACKOFF;

@@ -116,18 +116,18 @@ async fn a_waiter_wakes_when_its_condition_holds() {
 fn who_hears_of_a_change_finds_it() {
     let model = Arc::new(Model::new());
     model.set_synced();
-    let mut changes = model.changes.listen();
+    let mut events = model.events.listen();
     let listener = std::thread::spawn({
         let model = Arc::clone(&model);
         move || {
             let mut missing = 0;
             for _ in 0..500 {
-                let change = loop {
-                    if let Ok(change) = changes.try_recv() {
-                        break change;
+                let event = loop {
+                    if let Ok(event) = events.try_recv() {
+                        break event;
                     }
                 };
-                missing += usize::from(!model.snapshot().contains(&change.id));
+                missing += usize::from(!model.snapshot().contains(&event.id));
             }
             missing
         }

@@ -13,12 +13,12 @@ use tokio::sync::broadcast;
 
 use super::{Container, Id, Sandbox, Snapshot};
 
-/// The number of changes that a listener may fall behind.
+/// The number of events that a listener may fall behind.
 const BACKLOG: usize = 1024;
 
 /// An event of a sandbox or container.
 #[derive(Debug, Clone)]
-pub struct Change {
+pub struct ContainerEvent {
     /// The kind of event.
     pub kind: Kind,
     /// The sandbox's or container's id.
@@ -33,12 +33,12 @@ pub struct Change {
 
 /// The change feed's sender and its counters.
 #[derive(Debug)]
-pub struct Changes {
-    sender: broadcast::Sender<Arc<Change>>,
+pub struct EventFeed {
+    sender: broadcast::Sender<Arc<ContainerEvent>>,
     missed: AtomicU64,
 }
 
-impl Changes {
+impl EventFeed {
     pub(super) fn new() -> Self {
         Self {
             sender: broadcast::Sender::new(BACKLOG),
@@ -46,8 +46,8 @@ impl Changes {
         }
     }
 
-    /// Subscribes to changes from now on.
-    pub fn listen(&self) -> broadcast::Receiver<Arc<Change>> {
+    /// Subscribes to events from now on.
+    pub fn listen(&self) -> broadcast::Receiver<Arc<ContainerEvent>> {
         self.sender.subscribe()
     }
 
@@ -56,18 +56,18 @@ impl Changes {
         self.sender.receiver_count()
     }
 
-    /// Counts changes that a listener missed because it fell behind.
-    pub fn miss(&self, changes: u64) {
-        self.missed.fetch_add(changes, Ordering::Relaxed);
+    /// Counts events that a listener missed because it fell behind.
+    pub fn count_missed(&self, events: u64) {
+        self.missed.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// The number of changes that listeners missed because they fell behind.
+    /// The number of events that listeners missed because they fell behind.
     pub fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
 
     /// Sends the events that lead from `before` to `after`.
-    pub(super) fn tell(&self, id: &Id, before: &Snapshot, after: &Snapshot) {
+    pub(super) fn publish(&self, id: &Id, before: &Snapshot, after: &Snapshot) {
         if self.listeners() == 0 {
             return;
         }
@@ -84,7 +84,7 @@ impl Changes {
                 None => Vec::new(),
             };
             // Fails only if there is no listener.
-            let _ = self.sender.send(Arc::new(Change {
+            let _ = self.sender.send(Arc::new(ContainerEvent {
                 kind,
                 id: Arc::clone(id),
                 seen_at: jiff::Timestamp::now().as_nanosecond() as i64,
