@@ -23,7 +23,7 @@ KNOWN = {
             "oom_kills", "sandbox", "security", "shim", "stats",
         ),
     ),
-    ("dockershim", "network::cni", ("chain", "error", "former", "plugin")),
+    ("dockershim", "network::cni", ("chain", "error", "leftover_plugins", "plugin")),
     ("dockershim", "stats", ("convert", "writable_layer")),
     ("kubelet/prober", "crate", ("manager", "worker")),
     ("streaming", "spdy", ("connection", "stream", "transport")),

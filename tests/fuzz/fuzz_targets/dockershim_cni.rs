@@ -2,7 +2,7 @@
 //! runtime remembers of an attachment.
 #![no_main]
 
-use dockershim::network::cni::{cache::Cached, config::NetworkConfig, result};
+use dockershim::network::cni::{cache::CachedAttachment, config::NetworkConfig, result};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,10 +20,13 @@ fuzz_target!(|bytes: &[u8]| {
         let told = status.additional_ips.len() + usize::from(!status.ip.is_empty());
         assert_eq!(told, addresses.len());
     }
-    if let Ok(cached) = serde_json::from_value::<Cached>(value) {
+    if let Ok(cached) = serde_json::from_value::<CachedAttachment>(value) {
         let (attachment, _) = cached.of(None);
         assert_eq!(attachment.container_id, cached.key().container_id);
         let written = serde_json::to_value(&cached).unwrap();
-        assert_eq!(serde_json::from_value::<Cached>(written).unwrap(), cached);
+        assert_eq!(
+            serde_json::from_value::<CachedAttachment>(written).unwrap(),
+            cached
+        );
     }
 });

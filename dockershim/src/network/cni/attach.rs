@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 
 use super::{
     Cni, NetNs, Pod,
-    attachments::{INTERFACE, Slot},
-    cache::{Cached, Key, Lock},
+    attachments::{INTERFACE, SandboxAttachments},
+    cache::{AttachmentKey, CachedAttachment, LockMode},
     capabilities,
     chain::Attachment,
     config::NetworkConfig,
     error::CniError,
-    former::NO_SANDBOX,
+    leftover_plugins::NO_SANDBOX,
     result,
 };
 use crate::model::Sandbox;
@@ -60,10 +60,10 @@ impl Cni {
                  capability portMappings"
             );
         }
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(SandboxAttachments::default());
         let attached = {
-            let _no_garbage_is_collected = self.cache.lock(Lock::Attach).await?;
-            self.former.end(NO_SANDBOX).await?;
+            let _no_garbage_is_collected = self.cache.lock(LockMode::Attach).await?;
+            self.leftover_plugins.wait_or_kill(NO_SANDBOX).await?;
             let mut attached = slot.attached.lock().await;
             // Locked before it is visible to others, so that it cannot be detached before it is
             // attached.
@@ -100,7 +100,7 @@ impl Cni {
 
     async fn attach_all(
         &self,
-        keys: &mut Vec<Key>,
+        keys: &mut Vec<AttachmentKey>,
         pod: &Pod<'_>,
         netns: &NetNs,
         network: &NetworkConfig,
@@ -128,12 +128,12 @@ impl Cni {
 
     async fn add(
         &self,
-        keys: &mut Vec<Key>,
+        keys: &mut Vec<AttachmentKey>,
         network: &NetworkConfig,
         attachment: &Attachment,
     ) -> Result<Value, CniError> {
-        let mut cached = Cached::new(&network.name, &network.bytes, attachment);
-        cached.owner = self.remembered.owner().map(str::to_owned);
+        let mut cached = CachedAttachment::new(&network.name, &network.bytes, attachment);
+        cached.owner = self.saved_state.owner().map(str::to_owned);
         self.cache.put(&cached).await?;
         keys.push(cached.key());
         let result = self.chain(network).add(attachment).await?;

@@ -9,7 +9,7 @@ use cri_proto::runtime::v1::PodSandboxNetworkStatus;
 use parking_lot::Mutex;
 
 use super::{
-    cache::{Cache, Cached, Key},
+    cache::{AttachmentKey, Cache, CachedAttachment},
     pod::{NetNs, PROCESSES, SANDBOX_ARG},
     result,
 };
@@ -22,13 +22,13 @@ pub(super) const LOOPBACK_NETWORK: &str = "cni-loopback";
 /// The attachments of all sandboxes.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
-    sandboxes: Mutex<HashMap<String, Arc<Slot>>>,
+    sandboxes: Mutex<HashMap<String, Arc<SandboxAttachments>>>,
 }
 
 /// A sandbox's attachments. A detached sandbox stays in the map until it is removed, so that it is
 /// not detached twice.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct SandboxAttachments {
     /// Whether the sandbox is known to be this engine's, as others may share the cache.
     pub(super) own: AtomicBool,
     /// Locked while a plugin runs for the sandbox.
@@ -41,15 +41,15 @@ pub(super) struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     /// The cached attachments, in the order of `ADD`.
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Vec<AttachmentKey>,
     /// The network namespace that it was attached in; `None` if an earlier shim attached it.
     pub(super) netns: Option<NetNs>,
 }
 
 impl Attachments {
     /// Loads the attachments of Docker sandboxes from `cache`; those of `owner` are this engine's.
-    pub(super) fn remembered(cache: &Cache, owner: Option<&str>) -> Self {
-        let mut sandboxes: HashMap<String, Slot> = HashMap::new();
+    pub(super) fn load(cache: &Cache, owner: Option<&str>) -> Self {
+        let mut sandboxes: HashMap<String, SandboxAttachments> = HashMap::new();
         cache.remove_unfinished();
         for cached in cache.load() {
             if !is_ours(&cached) {
@@ -82,7 +82,7 @@ impl Attachments {
     }
 
     /// Adds a sandbox that is about to be attached.
-    pub(super) fn insert(&self, id: &str, slot: &Arc<Slot>) {
+    pub(super) fn insert(&self, id: &str, slot: &Arc<SandboxAttachments>) {
         let mut sandboxes = self.sandboxes.lock();
         sandboxes.insert(id.to_owned(), Arc::clone(slot));
     }
@@ -103,12 +103,12 @@ impl Attachments {
     }
 
     /// The sandbox with this id.
-    pub(super) fn get(&self, id: &str) -> Option<Arc<Slot>> {
+    pub(super) fn get(&self, id: &str) -> Option<Arc<SandboxAttachments>> {
         self.sandboxes.lock().get(id).cloned()
     }
 }
 
-fn is_ours(cached: &Cached) -> bool {
+fn is_ours(cached: &CachedAttachment) -> bool {
     let args = cached.cni_args.as_deref().unwrap_or_default();
     cached.netns.starts_with(PROCESSES)
         && args

@@ -29,7 +29,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Identifies an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
+pub struct AttachmentKey {
     /// The network's name.
     pub network: String,
     /// The sandbox's id.
@@ -41,7 +41,7 @@ pub struct Key {
 /// A cached attachment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Cached {
+pub struct CachedAttachment {
     kind: String,
     /// The sandbox's id.
     pub container_id: String,
@@ -98,7 +98,7 @@ pub struct Cache {
 
 /// What a directory's lock is held for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lock {
+pub enum LockMode {
     /// An attachment; shared, so that several shims can attach at once.
     Attach,
     /// Garbage collection; exclusive, so that nothing is attached meanwhile.
@@ -107,11 +107,11 @@ pub enum Lock {
 
 /// A held lock; dropping it releases the lock.
 #[derive(Debug)]
-pub struct Locked(#[expect(dead_code, reason = "the lock is the file's")] fs::File);
+pub struct CacheLock(#[expect(dead_code, reason = "the lock is the file's")] fs::File);
 
-// === impl Cached ===
+// === impl CachedAttachment ===
 
-impl Cached {
+impl CachedAttachment {
     /// Creates the entry for an attachment to the network `network_name`.
     pub fn new(network_name: &str, config: &[u8], attachment: &Attachment) -> Self {
         let capability_args = Some(attachment.capability_args.clone());
@@ -130,8 +130,8 @@ impl Cached {
     }
 
     /// The attachment's key.
-    pub fn key(&self) -> Key {
-        Key {
+    pub fn key(&self) -> AttachmentKey {
+        AttachmentKey {
             network: self.network_name.clone(),
             container_id: self.container_id.clone(),
             ifname: self.if_name.clone(),
@@ -184,7 +184,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`CniError::Locked`] if it is held for too long, or [`CniError::Cache`].
-    pub async fn lock(&self, what: Lock) -> Result<Locked, CniError> {
+    pub async fn lock(&self, what: LockMode) -> Result<CacheLock, CniError> {
         let began = Instant::now();
         loop {
             let this = self.clone();
@@ -208,7 +208,7 @@ impl Cache {
     }
 
     /// Takes the directory's lock if it is free. Blocks for I/O, but not for the lock.
-    fn try_lock(&self, what: Lock) -> io::Result<Option<Locked>> {
+    fn try_lock(&self, what: LockMode) -> io::Result<Option<CacheLock>> {
         if let Some(directory) = self.lock.parent() {
             fs::create_dir_all(directory)?;
         }
@@ -216,17 +216,17 @@ impl Cache {
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&self.lock)?;
         let operation = match what {
-            Lock::Attach => FlockOperation::NonBlockingLockShared,
-            Lock::CollectGarbage => FlockOperation::NonBlockingLockExclusive,
+            LockMode::Attach => FlockOperation::NonBlockingLockShared,
+            LockMode::CollectGarbage => FlockOperation::NonBlockingLockExclusive,
         };
         match flock(&file, operation) {
-            Ok(()) => Ok(Some(Locked(file))),
+            Ok(()) => Ok(Some(CacheLock(file))),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn path(&self, key: &Key) -> PathBuf {
+    fn path(&self, key: &AttachmentKey) -> PathBuf {
         self.directory.join(file_name(key))
     }
 
@@ -234,7 +234,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`CniError::Cache`].
-    pub async fn put(&self, cached: &Cached) -> Result<(), CniError> {
+    pub async fn put(&self, cached: &CachedAttachment) -> Result<(), CniError> {
         let key = cached.key();
         let path = self.path(&key);
         let unfinished = self
@@ -260,7 +260,7 @@ impl Cache {
     /// Removes temporary files of an earlier shim that was killed, unless another shim may be
     /// writing. Must be called before this one writes. Blocks.
     pub fn remove_unfinished(&self) {
-        let Ok(Some(_nobody_writes)) = self.try_lock(Lock::CollectGarbage) else {
+        let Ok(Some(_nobody_writes)) = self.try_lock(LockMode::CollectGarbage) else {
             return;
         };
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
@@ -275,11 +275,11 @@ impl Cache {
     }
 
     /// The cached attachment; `None` if it cannot be read.
-    pub async fn get(&self, key: &Key) -> Option<Cached> {
+    pub async fn get(&self, key: &AttachmentKey) -> Option<CachedAttachment> {
         let path = self.path(key);
         let bytes = tokio::fs::read(&path).await;
         let read = bytes.map_err(|error| error.to_string());
-        match read.and_then(|bytes| Cached::read(&bytes)) {
+        match read.and_then(|bytes| CachedAttachment::read(&bytes)) {
             Ok(cached) => Some(cached),
             Err(reason) => {
                 tracing::warn!(file = %path.display(), reason, "nothing is remembered of an attachment");
@@ -292,7 +292,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`CniError::Cache`].
-    pub async fn remove(&self, key: &Key) -> Result<(), CniError> {
+    pub async fn remove(&self, key: &AttachmentKey) -> Result<(), CniError> {
         let path = self.path(key);
         match tokio::fs::remove_file(&path).await {
             Err(source) if source.kind() != io::ErrorKind::NotFound => Err(CniError::Cache {
@@ -305,7 +305,7 @@ impl Cache {
     }
 
     /// All cached attachments that can be read. Blocks.
-    pub fn load(&self) -> Vec<Cached> {
+    pub fn load(&self) -> Vec<CachedAttachment> {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return Vec::new();
         };
@@ -317,7 +317,7 @@ impl Cache {
                 continue;
             }
             let bytes = fs::read(entry.path()).map_err(|error| error.to_string());
-            match bytes.and_then(|bytes| Cached::read(&bytes)) {
+            match bytes.and_then(|bytes| CachedAttachment::read(&bytes)) {
                 // An entry whose content does not match its name is not trusted.
                 Ok(cached) if *file_name(&cached.key()) == *name => found.push(cached),
                 Ok(_) => {}
@@ -330,7 +330,7 @@ impl Cache {
     }
 }
 
-fn file_name(key: &Key) -> String {
+fn file_name(key: &AttachmentKey) -> String {
     format!("{}-{}-{}", key.network, key.container_id, key.ifname)
 }
 
@@ -341,7 +341,7 @@ mod tests {
 
     use super::*;
 
-    fn cached(id: &str) -> Cached {
+    fn cached(id: &str) -> CachedAttachment {
         let attachment = Attachment {
             container_id: id.into(),
             netns: "/proc/7/ns/net".into(),
@@ -349,7 +349,7 @@ mod tests {
             args: vec![("IgnoreUnknown".into(), "1".into())],
             capability_args: Map::from_iter([("dns".into(), json!({"servers": ["1.1.1.1"]}))]),
         };
-        let mut cached = Cached::new("net", b"{\"name\":\"net\"}", &attachment);
+        let mut cached = CachedAttachment::new("net", b"{\"name\":\"net\"}", &attachment);
         cached.result = Some(json!({"cniVersion": "1.0.0"}));
         cached
     }
@@ -381,17 +381,17 @@ mod tests {
         let unfinished = dir.path().join("results").join(UNFINISHED);
         fs::create_dir(dir.path().join("results")).unwrap();
         fs::write(&unfinished, "").unwrap();
-        let attaches = one.lock(Lock::Attach).await.unwrap();
-        drop(other.lock(Lock::Attach).await.unwrap());
-        let refused = other.lock(Lock::CollectGarbage).await.unwrap_err();
+        let attaches = one.lock(LockMode::Attach).await.unwrap();
+        drop(other.lock(LockMode::Attach).await.unwrap());
+        let refused = other.lock(LockMode::CollectGarbage).await.unwrap_err();
         assert!(matches!(refused, CniError::Locked(_)), "{refused}");
         other.remove_unfinished();
         assert!(unfinished.exists());
         drop(attaches);
-        let collects = other.lock(Lock::CollectGarbage).await.unwrap();
-        one.lock(Lock::Attach).await.unwrap_err();
+        let collects = other.lock(LockMode::CollectGarbage).await.unwrap();
+        one.lock(LockMode::Attach).await.unwrap_err();
         drop(collects);
-        one.lock(Lock::Attach).await.unwrap();
+        one.lock(LockMode::Attach).await.unwrap();
         other.remove_unfinished();
         assert!(!unfinished.exists());
     }
@@ -442,22 +442,22 @@ mod tests {
             "ifName":"eth0","networkName":"net","netns":"/proc/1/ns/net",
             "cniArgs":[["K8S_POD_NAME","web"]],"capabilityArgs":{"portMappings":[]},
             "result":{"cniVersion":"1.0.0","dns":{}}}"#;
-        let cached = Cached::read(text.as_bytes()).unwrap();
+        let cached = CachedAttachment::read(text.as_bytes()).unwrap();
         assert_eq!(cached.config, b"{\"name\":\"net\"}");
         assert_eq!(cached.cni_args.unwrap()[0].1, "web");
         let legacy = r#"{"kind":"","containerId":"","config":null,"ifName":"","networkName":""}"#;
-        assert!(Cached::read(legacy.as_bytes()).is_err());
+        assert!(CachedAttachment::read(legacy.as_bytes()).is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in ".{0,80}", id in ".{0,12}", config in ".{0,12}") {
-            let _ = Cached::read(text.as_bytes());
+            let _ = CachedAttachment::read(text.as_bytes());
             let mut written = cached(&id);
             written.config = config.into_bytes();
             let json = serde_json::to_vec(&written).unwrap();
-            prop_assert_eq!(Cached::read(&json).unwrap(), written);
-            let _ = Cached::read(&json[..json.len() / 2]);
+            prop_assert_eq!(CachedAttachment::read(&json).unwrap(), written);
+            let _ = CachedAttachment::read(&json[..json.len() / 2]);
         }
     }
 }

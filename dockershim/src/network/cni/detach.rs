@@ -11,7 +11,7 @@ use serde_json::Map;
 use super::{
     Cni, NetNs, Pod,
     attachments::{Attached, INTERFACE, LOOPBACK_NETWORK},
-    cache::{Key, Lock},
+    cache::{AttachmentKey, LockMode},
     chain::Attachment,
     config::NetworkConfig,
     error::CniError,
@@ -30,7 +30,7 @@ impl Cni {
         }
         // The sandbox is running but not in the cache, so someone emptied the cache. `DEL` of a
         // missing attachment does nothing.
-        self.former.end(pod.id).await?;
+        self.leftover_plugins.wait_or_kill(pod.id).await?;
         match (self.network().await, netns) {
             (Ok(network), Some(netns)) => {
                 tracing::warn!(
@@ -63,7 +63,7 @@ impl Cni {
             return Ok(());
         }
         if held.is_none() {
-            self.former.end(sandbox_id).await?;
+            self.leftover_plugins.wait_or_kill(sandbox_id).await?;
         }
         let netns = held.clone().or(netns);
         while let Some(key) = keys.last() {
@@ -83,7 +83,7 @@ impl Cni {
         Ok(())
     }
 
-    async fn del(&self, key: &Key, netns: Option<&NetNs>) -> Result<(), CniError> {
+    async fn del(&self, key: &AttachmentKey, netns: Option<&NetNs>) -> Result<(), CniError> {
         let cached = self.cache.get(key).await;
         let as_attached = cached
             .as_ref()
@@ -167,7 +167,7 @@ impl Cni {
             let Some(mut cached) = self.cache.get(key).await else {
                 continue;
             };
-            cached.owner = self.remembered.owner().map(str::to_owned);
+            cached.owner = self.saved_state.owner().map(str::to_owned);
             if let Err(error) = self.cache.put(&cached).await {
                 tracing::warn!(sandbox_id, %error, "a restart will not know it as this engine's");
             }
@@ -184,7 +184,7 @@ impl Cni {
             return;
         }
         let collected = async {
-            let _nothing_is_attached = self.cache.lock(Lock::CollectGarbage).await?;
+            let _nothing_is_attached = self.cache.lock(LockMode::CollectGarbage).await?;
             let valid: Vec<_> = self.valid(&network, model).await.into_iter().collect();
             Ok::<_, CniError>(self.chain(&network).gc(&valid).await)
         };

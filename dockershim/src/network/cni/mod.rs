@@ -14,12 +14,12 @@ pub mod chain;
 pub mod config;
 mod detach;
 mod error;
-mod former;
+mod leftover_plugins;
 pub mod plugin;
 mod pod;
 pub mod pod_cidr;
-mod remembered;
 pub mod result;
+mod saved_state;
 mod source;
 pub mod version;
 mod watch;
@@ -42,9 +42,9 @@ use attachments::Attachments;
 use cache::Cache;
 use chain::Chain;
 use config::NetworkConfig;
-use former::Former;
+use leftover_plugins::LeftoverPlugins;
 use plugin::Plugins;
-use remembered::Remembered;
+use saved_state::SavedState;
 use source::Source;
 
 /// The engine's network mode for a CNI sandbox: only a loopback interface.
@@ -66,10 +66,10 @@ pub struct Directories {
 pub struct Cni {
     source: Arc<Source>,
     cache: Cache,
-    remembered: Arc<Remembered>,
+    saved_state: Arc<SavedState>,
     pod_cidrs: ArcSwap<Vec<String>>,
     attachments: Attachments,
-    former: Former,
+    leftover_plugins: LeftoverPlugins,
 }
 
 impl Cni {
@@ -77,18 +77,18 @@ impl Cni {
     /// `pod_cidrs` is from the flag. Blocks.
     pub fn new(directories: Directories, pod_cidrs: Vec<String>, root: &Path) -> Self {
         let cache = Cache::new(&directories.cache);
-        let remembered = Remembered::new(root, pod_cidrs);
-        let owner = remembered.owner().map(str::to_owned);
+        let saved_state = SavedState::new(root, pod_cidrs);
+        let owner = saved_state.owner().map(str::to_owned);
         let plugins = Plugins::new(directories.bin, owner.clone());
         let source = Source::new(directories.conf, plugins);
         source.look();
         Self {
-            attachments: Attachments::remembered(&cache, remembered.owner()),
-            former: Former::new(owner, source.plugins.killed.clone()),
+            attachments: Attachments::load(&cache, saved_state.owner()),
+            leftover_plugins: LeftoverPlugins::new(owner, source.plugins.killed.clone()),
             source: Arc::new(source),
             cache,
-            pod_cidrs: ArcSwap::from_pointee(remembered.pod_cidrs()),
-            remembered: Arc::new(remembered),
+            pod_cidrs: ArcSwap::from_pointee(saved_state.pod_cidrs()),
+            saved_state: Arc::new(saved_state),
         }
     }
 
@@ -137,8 +137,8 @@ impl Cni {
         if **self.pod_cidrs.load() != cidrs {
             tracing::info!(cidrs = cidrs.join(","), "pod CIDR");
             self.pod_cidrs.store(Arc::new(cidrs.clone()));
-            let remembered = Arc::clone(&self.remembered);
-            let task = tokio::task::spawn_blocking(move || remembered.set_pod_cidrs(cidrs));
+            let saved_state = Arc::clone(&self.saved_state);
+            let task = tokio::task::spawn_blocking(move || saved_state.set_pod_cidrs(cidrs));
             // A panic is a bug and has been logged.
             let _ = task.await;
         }

@@ -17,7 +17,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{chain::Attachment, former::OWNER};
+use super::{chain::Attachment, leftover_plugins::OWNER};
 
 /// The time limit of a request.
 const DEADLINE: Duration = Duration::from_secs(120);

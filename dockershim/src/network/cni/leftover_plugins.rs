@@ -42,12 +42,12 @@ const GARBAGE_COLLECTION: &str = "GC";
 const MAX_ENVIRONMENT: u64 = 256 * 1024;
 /// How often to retry reading the environments of processes in the middle of an `execve(2)`, and
 /// the interval.
-const LOOKS: usize = 100;
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const READ_ATTEMPTS: usize = 100;
+const READ_RETRY: Duration = Duration::from_millis(1);
 
 /// The plugins left running by an earlier shim.
 #[derive(Debug)]
-pub(super) struct Former {
+pub(super) struct LeftoverPlugins {
     owner: Option<String>,
     killed: Counter,
     /// The sandboxes with a running plugin when first checked; the set can only shrink.
@@ -55,13 +55,13 @@ pub(super) struct Former {
 }
 
 /// A process of a plugin.
-struct Plugin {
+struct PluginProcess {
     /// `/proc/<pid>`.
     directory: OwnedFd,
     sandbox: String,
 }
 
-impl Former {
+impl LeftoverPlugins {
     /// Creates an unchecked instance; `owner` is this shim, and `killed` counts the plugins that
     /// had to be killed.
     pub(super) fn new(owner: Option<String>, killed: Counter) -> Self {
@@ -77,7 +77,7 @@ impl Former {
     ///
     /// # Errors
     /// [`CniError::LeftRunning`] if one does not exit even then.
-    pub(super) async fn end(&self, sandbox_id: &str) -> Result<(), CniError> {
+    pub(super) async fn wait_or_kill(&self, sandbox_id: &str) -> Result<(), CniError> {
         let look = async || {
             let plugins = self.running().await.into_iter();
             plugins.map(|plugin| plugin.sandbox).collect()
@@ -86,15 +86,15 @@ impl Former {
             return Ok(());
         }
         let began = Instant::now();
-        let (mut told, mut killed) = (false, false);
+        let (mut warned, mut killed) = (false, false);
         loop {
             let mut plugins = self.running().await;
             plugins.retain(|plugin| plugin.sandbox == sandbox_id);
             if plugins.is_empty() {
                 return Ok(());
             }
-            if !told {
-                told = true;
+            if !warned {
+                warned = true;
                 tracing::warn!(
                     sandbox_id,
                     "a CNI plugin was left running; it is waited for"
@@ -119,7 +119,7 @@ impl Former {
     }
 
     /// The running plugins and their child processes.
-    async fn running(&self) -> Vec<Plugin> {
+    async fn running(&self) -> Vec<PluginProcess> {
         let owner = self.owner.clone();
         let look = tokio::task::spawn_blocking(move || {
             let own = fs::read_link("/proc/self/ns/pid").ok();
@@ -137,28 +137,28 @@ impl Former {
 
 /// The plugins among the processes with these `/proc/<pid>` paths. Blocks.
 #[expect(clippy::disallowed_methods, reason = "blocks its thread anyway")]
-fn plugins(mut paths: Vec<PathBuf>, own: Option<&Path>, owner: Option<&str>) -> Vec<Plugin> {
+fn plugins(mut paths: Vec<PathBuf>, own: Option<&Path>, owner: Option<&str>) -> Vec<PluginProcess> {
     let mut plugins = Vec::new();
-    for _ in 0..LOOKS {
-        paths.retain(|path| match look(path, own, owner) {
-            Some(Look::Plugin(plugin)) => {
+    for _ in 0..READ_ATTEMPTS {
+        paths.retain(|path| match classify(path, own, owner) {
+            Some(ProcessKind::Plugin(plugin)) => {
                 plugins.push(plugin);
                 false
             }
-            Some(Look::BeginsProgram) => true,
+            Some(ProcessKind::BeginsProgram) => true,
             None => false,
         });
         if paths.is_empty() {
             break;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(READ_RETRY);
     }
     plugins
 }
 
 /// The kind of a process that may be a plugin.
-enum Look {
-    Plugin(Plugin),
+enum ProcessKind {
+    Plugin(PluginProcess),
     /// Its environment is missing or incomplete: it is in the middle of an `execve(2)`, or has
     /// none.
     BeginsProgram,
@@ -166,7 +166,7 @@ enum Look {
 
 /// Examines the process with this `/proc/<pid>`. A process in a container is not a plugin, whatever
 /// its environment; neither is a daemon that a plugin has started, which has its own session.
-fn look(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Look> {
+fn classify(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<ProcessKind> {
     if fs::metadata(path).ok()?.uid() != geteuid().as_raw() {
         return None;
     }
@@ -186,9 +186,9 @@ fn look(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Lo
     let stat = Stat::of(&read("stat")?);
     let Some(sandbox) = sandbox_of(&environment, owner) else {
         let cut_off = stat.environment == 0 || (environment.len() as u64) < stat.environment;
-        return (stat.has_memory && cut_off).then_some(Look::BeginsProgram);
+        return (stat.has_memory && cut_off).then_some(ProcessKind::BeginsProgram);
     };
-    (!stat.has_own_session).then_some(Look::Plugin(Plugin { directory, sandbox }))
+    (!stat.has_own_session).then_some(ProcessKind::Plugin(PluginProcess { directory, sandbox }))
 }
 
 /// The sandbox of the plugin with this environment, or [`NO_SANDBOX`] if it runs `GC` for the shim
@@ -284,10 +284,10 @@ mod tests {
         let script = format!("sleep 0.5; touch {}", ended.display());
         let mut waited_for = Left::start(&id("waited-for"), &script);
         let mut other = Left::start(&id("other"), "sleep 1000; true");
-        let former = Former::new(None, Counter::default());
-        former.end(&id("waited-for")).await.unwrap();
+        let leftover = LeftoverPlugins::new(None, Counter::default());
+        leftover.wait_or_kill(&id("waited-for")).await.unwrap();
         assert!(ended.exists());
-        former.end(&id("without")).await.unwrap();
+        leftover.wait_or_kill(&id("without")).await.unwrap();
         waited_for.0.wait().unwrap();
         assert!(other.runs());
     }
@@ -295,11 +295,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_plugin_that_goes_on_is_killed_with_what_it_runs() {
         let mut left = Left::start(&id("goes-on"), "sleep 1000; true");
-        let former = Former::new(None, Counter::default());
-        former.end(&id("goes-on")).await.unwrap();
-        assert_eq!(former.killed.get(), 1);
+        let leftover = LeftoverPlugins::new(None, Counter::default());
+        leftover.wait_or_kill(&id("goes-on")).await.unwrap();
+        assert_eq!(leftover.killed.get(), 1);
         assert!(left.has_ended());
-        let left_over = former.running().await;
+        let left_over = leftover.running().await;
         assert!(!left_over.iter().any(|p| p.sandbox == id("goes-on")));
     }
 
@@ -335,7 +335,7 @@ mod tests {
             }
             thread::yield_now();
         };
-        Former::new(None, Counter::default())
+        LeftoverPlugins::new(None, Counter::default())
             .end(&id("server"))
             .await
             .unwrap();

@@ -16,7 +16,7 @@ const RANDOM_ID: &str = "/proc/sys/kernel/random/uuid";
 
 /// The pod network's checkpoints.
 #[derive(Debug)]
-pub(super) struct Remembered {
+pub(super) struct SavedState {
     owner: Option<String>,
     pod_cidrs: Checkpoints<PodCidrs>,
     /// The pod CIDRs of the flag.
@@ -31,7 +31,7 @@ struct PodCidrs {
     flag: Vec<String>,
 }
 
-impl Remembered {
+impl SavedState {
     /// Loads the state saved below `root`; `flag` has the flag's pod CIDRs. Blocks.
     pub(super) fn new(root: &Path, flag: Vec<String>) -> Self {
         let directory = root.join(DIRECTORY);
@@ -56,9 +56,9 @@ impl Remembered {
 
     /// The pod CIDRs last set by the kubelet, or the flag's. Blocks.
     pub(super) fn pod_cidrs(&self) -> Vec<String> {
-        let remembered = self.pod_cidrs.load(POD_CIDRS);
-        match remembered.filter(|remembered| remembered.flag == self.flag) {
-            Some(remembered) => remembered.told,
+        let saved = self.pod_cidrs.load(POD_CIDRS);
+        match saved.filter(|saved| saved.flag == self.flag) {
+            Some(saved) => saved.told,
             None => self.flag.clone(),
         }
     }
