@@ -12,7 +12,7 @@ use axum::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Shim, engine::State, metrics};
+use crate::{Shim, engine::ConnectionState, metrics};
 
 /// The server cannot listen on the address.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub struct HealthError {
 }
 
 #[derive(Clone)]
-struct Watched {
+struct HealthState {
     shim: Arc<Shim>,
     stop: CancellationToken,
 }
@@ -46,14 +46,14 @@ pub async fn serve(listener: TcpListener, shim: Arc<Shim>, stop: CancellationTok
         .route("/metrics", get(encode))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .with_state(Watched { shim, stop });
+        .with_state(HealthState { shim, stop });
     if let Err(error) = axum::serve(listener, routes).await {
         tracing::error!(%error, "metrics and health are no longer served");
     }
 }
 
-async fn encode(Of(watched): Of<Watched>) -> Response {
-    let Some(metrics) = &watched.shim.metrics else {
+async fn encode(Of(state): Of<HealthState>) -> Response {
+    let Some(metrics) = &state.shim.metrics else {
         return (StatusCode::NOT_FOUND, "nothing is measured\n").into_response();
     };
     match metrics.encode() {
@@ -62,11 +62,11 @@ async fn encode(Of(watched): Of<Watched>) -> Response {
     }
 }
 
-async fn ready(Of(watched): Of<Watched>) -> (StatusCode, String) {
-    let reason = if watched.stop.is_cancelled() {
+async fn ready(Of(state): Of<HealthState>) -> (StatusCode, String) {
+    let reason = if state.stop.is_cancelled() {
         Some("the shim is stopping".to_owned())
     } else {
-        not_ready(&watched.shim)
+        not_ready(&state.shim)
     };
     match reason {
         None => (StatusCode::OK, "ok\n".to_owned()),
@@ -77,9 +77,9 @@ async fn ready(Of(watched): Of<Watched>) -> (StatusCode, String) {
 /// Why the shim cannot serve CRI verbs now; `None` if it can.
 fn not_ready(shim: &Shim) -> Option<String> {
     match &*shim.engine.state() {
-        State::Connected(_) if shim.model.in_step() => None,
-        State::Connected(_) => Some("the engine's containers are being read".to_owned()),
-        State::Away(why) => Some(format!(
+        ConnectionState::Connected(_) if shim.model.in_step() => None,
+        ConnectionState::Connected(_) => Some("the engine's containers are being read".to_owned()),
+        ConnectionState::Disconnected(why) => Some(format!(
             "not connected to the Docker engine: {}: {why}",
             shim.engine.endpoint()
         )),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::Checkpoints,
-    engine::Here,
+    engine::EngineLocality,
     kernel_log::KernelLog,
     model::{Id, OOM_KILLED},
 };
@@ -29,7 +29,7 @@ pub struct OomKills {
     seen: Arc<Mutex<Seen>>,
     /// Kills that the engine does not report, kept because the kernel log is overwritten.
     found: Arc<Checkpoints<Found>>,
-    here: Here,
+    locality: EngineLocality,
 }
 
 #[derive(Debug)]
@@ -53,19 +53,19 @@ struct Found {
 
 impl OomKills {
     /// Creates the detection; its findings are stored below `root_directory`. The kernel log is
-    /// read only while the engine is `here`.
-    pub fn new(root_directory: &Path, here: Here) -> Self {
-        Self::by_log(root_directory, here, KERNEL_LOG.into())
+    /// read only while the engine is local.
+    pub fn new(root_directory: &Path, locality: EngineLocality) -> Self {
+        Self::by_log(root_directory, locality, KERNEL_LOG.into())
     }
 
-    fn by_log(root_directory: &Path, here: Here, log: PathBuf) -> Self {
+    fn by_log(root_directory: &Path, locality: EngineLocality, log: PathBuf) -> Self {
         Self {
             seen: Arc::new(Mutex::new(Seen {
                 log: Log::Unopened(log),
                 victims: VecDeque::new(),
             })),
             found: Arc::new(Checkpoints::new(root_directory.join("oom-kills"))),
-            here,
+            locality,
         }
     }
 
@@ -81,13 +81,13 @@ impl OomKills {
         }
         let (id, started_at) = (status.id.clone(), status.started_at);
         let (seen, found) = (Arc::clone(&self.seen), Arc::clone(&self.found));
-        let here = self.here.get();
+        let is_local = self.locality.is_local();
         let look = tokio::task::spawn_blocking(move || {
             if found.load(&id) == Some(Found { started_at }) {
                 return true;
             }
             let mut seen = seen.lock();
-            if here {
+            if is_local {
                 seen.read_log();
             }
             // Consumed once, as a user may start the container again.
@@ -156,9 +156,9 @@ mod tests {
     use super::*;
 
     fn kills(dir: &Path) -> OomKills {
-        let here = Here::default();
-        here.set(true);
-        OomKills::by_log(dir, here, dir.join("kmsg"))
+        let locality = EngineLocality::default();
+        locality.set(true);
+        OomKills::by_log(dir, locality, dir.join("kmsg"))
     }
 
     fn id(digit: char) -> String {
@@ -209,7 +209,11 @@ mod tests {
     #[tokio::test]
     async fn a_late_event_of_the_engine_is_enough() {
         let dir = tempfile::tempdir().unwrap();
-        let kills = OomKills::by_log(dir.path(), Here::default(), dir.path().join("kmsg"));
+        let kills = OomKills::by_log(
+            dir.path(),
+            EngineLocality::default(),
+            dir.path().join("kmsg"),
+        );
         log(dir.path(), &[id('b')]);
         kills.note(&id('a'));
         assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);

@@ -17,7 +17,7 @@ use rustix::{
     process::{Signal, pidfd_send_signal},
 };
 
-use crate::engine::Here;
+use crate::engine::EngineLocality;
 
 /// Exceeds any `/proc/<pid>/cgroup`, which has one line per controller.
 const MAX_TABLE: u64 = 256 * 1024;
@@ -28,7 +28,7 @@ pub(crate) const SCOPE: &str = ".scope";
 #[derive(Debug)]
 pub struct Processes {
     proc: PathBuf,
-    engine: Here,
+    engine: EngineLocality,
 }
 
 /// A process of a container. Its files cannot be opened once it has exited.
@@ -70,7 +70,7 @@ pub enum ProcessError {
 
 impl Processes {
     /// Creates the lookup for the containers of `engine`.
-    pub fn new(engine: Here) -> Self {
+    pub fn new(engine: EngineLocality) -> Self {
         Self {
             proc: PathBuf::from("/proc"),
             engine,
@@ -80,7 +80,7 @@ impl Processes {
     /// Creates the lookup for a local engine, with procfs mounted at `proc`.
     #[cfg(test)]
     pub(crate) fn in_procfs(proc: &Path) -> Self {
-        let engine = Here::default();
+        let engine = EngineLocality::default();
         engine.set(true);
         Self {
             proc: proc.to_owned(),
@@ -98,7 +98,7 @@ impl Processes {
     /// # Errors
     /// See [`ProcessError`].
     pub fn open(&self, container: &str, pid: i64) -> Result<Process, ProcessError> {
-        if !self.engine.get() {
+        if !self.engine.is_local() {
             return Err(ProcessError::Elsewhere(container.to_owned()));
         }
         if pid <= 0 {
@@ -157,7 +157,9 @@ impl Process {
     /// Opens the process `pid`, whether in a container or not.
     #[cfg(test)]
     pub(crate) fn of_anyone(pid: u32) -> Self {
-        Processes::new(Here::default()).hold(pid.into()).unwrap()
+        Processes::new(EngineLocality::default())
+            .hold(pid.into())
+            .unwrap()
     }
 
     /// Opens a file or directory in `/proc/<pid>` for reading.

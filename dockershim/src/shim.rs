@@ -10,7 +10,7 @@ use crate::{
     Config, Error,
     config::NetworkPlugin,
     container::{CgroupSettings, checkpoint, exec_sync::OUTPUT_LIMIT},
-    engine::{Engine, State},
+    engine::{ConnectionState, Engine},
     image::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
     logs::Logs,
     metrics::{BoundMetrics, Metrics, ModelMetrics},
@@ -132,7 +132,7 @@ impl Shim {
             logs.clone(),
             images.clone(),
             image_mounts.clone(),
-            OomKills::new(&config.root_directory, engine.here()),
+            OomKills::new(&config.root_directory, engine.locality()),
         ));
         let refresher = Refresher::start(inspector.clone(), stop.clone());
         let cni = match &config.network_plugin {
@@ -151,7 +151,7 @@ impl Shim {
             tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
         }
         let names = Arc::new(Names::default());
-        let processes = Arc::new(Processes::new(engine.here()));
+        let processes = Arc::new(Processes::new(engine.locality()));
         let cgroup_settings = Arc::new(CgroupSettings::new(
             &config.root_directory,
             processes.clone(),
@@ -231,8 +231,10 @@ impl Shim {
             return Ok(());
         }
         let reason = match &*self.engine.state() {
-            State::Connected(_) => "its containers are being read".to_owned(),
-            State::Away(reason) => format!("{}: {reason}", self.engine.endpoint()),
+            ConnectionState::Connected(_) => "its containers are being read".to_owned(),
+            ConnectionState::Disconnected(reason) => {
+                format!("{}: {reason}", self.engine.endpoint())
+            }
         };
         Err(Error::NotSynced(format!(
             "not in sync with the Docker engine yet: {reason}"

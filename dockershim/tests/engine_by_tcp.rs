@@ -141,7 +141,7 @@ async fn events_calls_and_streams_go_over_tls_by_a_clients_certificate() {
     let (endpoint, _certificates) = over_tls(&fake).await;
     let engine = Engine::new(endpoint);
     let connection = engine.connect().await.unwrap();
-    assert!(!connection.here);
+    assert!(!connection.is_local);
     engine.ping().await.unwrap();
     let mut events = Box::pin(engine.events(EventsOptions::default()).unwrap());
     // The engine sends only the events that follow the request.

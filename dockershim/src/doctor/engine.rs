@@ -53,7 +53,7 @@ pub async fn check(endpoint: &Endpoint, log_driver: LogDriver) -> Vec<Check> {
     };
     match described {
         Ok((connection, info)) => {
-            let local = connection.here;
+            let local = connection.is_local;
             let host = Host {
                 systemd: local && sd_notify::booted().unwrap_or_default(),
                 log_driver,

@@ -11,11 +11,11 @@ mod disk_usage;
 mod endpoint;
 mod error;
 mod exec;
-mod here;
 mod hijack;
 mod image_files;
 mod images;
 mod info;
+mod locality;
 mod logs;
 mod observe;
 mod output;
@@ -39,19 +39,19 @@ pub use dial::DialError;
 pub use endpoint::Endpoint;
 pub use error::{Cause, EngineError};
 pub use exec::NewExec;
-pub use here::Here;
 pub use hijack::AttachTo;
 use image_files::ScratchUse;
 pub use image_files::may_be_scratch;
 pub use images::Credentials;
 pub use info::EngineInfo;
+pub use locality::EngineLocality;
 pub use logs::{LogPiece, LogPieces};
 pub use observe::Observe;
 pub use output::{OutputError, carry};
 pub use probe::{OLDEST_API, Probe, ProbeError, probe};
 
 use dial::Dialer;
-use observe::Watch;
+use observe::ObservedCall;
 use probe::probe_by;
 
 /// The deadline of calls that only read.
@@ -68,19 +68,19 @@ const ANY_HOST: &str = "http://docker";
 #[derive(Debug)]
 pub struct Engine {
     endpoint: Endpoint,
-    state: ArcSwap<State>,
+    state: ArcSwap<ConnectionState>,
     /// The engine's last description of itself, kept while the engine is away.
     info: ArcSwapOption<EngineInfo>,
     observer: Option<Arc<dyn Observe>>,
     scratch: ScratchUse,
-    here: Here,
+    locality: EngineLocality,
 }
 
 /// The state of the connection.
 #[derive(Debug)]
-pub enum State {
+pub enum ConnectionState {
     /// The engine does not answer; the reason is human-readable.
-    Away(String),
+    Disconnected(String),
     /// The engine answers.
     Connected(Arc<Connection>),
 }
@@ -96,7 +96,7 @@ pub struct Connection {
     /// The engine's description of itself.
     pub info: Arc<EngineInfo>,
     /// Whether the engine runs in this process's pid namespace, so that its pids are valid here.
-    pub here: bool,
+    pub is_local: bool,
     /// The engine's process, if it is local and known.
     pub pid: Option<Pid>,
 }
@@ -116,11 +116,13 @@ impl Engine {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
-            state: ArcSwap::from_pointee(State::Away("not reached since the start".into())),
+            state: ArcSwap::from_pointee(ConnectionState::Disconnected(
+                "not reached since the start".into(),
+            )),
             info: ArcSwapOption::empty(),
             observer: None,
             scratch: ScratchUse::default(),
-            here: Here::default(),
+            locality: EngineLocality::default(),
         }
     }
 
@@ -139,12 +141,12 @@ impl Engine {
     }
 
     /// Whether the engine's pids are valid on this machine.
-    pub fn here(&self) -> Here {
-        self.here.clone()
+    pub fn locality(&self) -> EngineLocality {
+        self.locality.clone()
     }
 
     /// The current state of the connection.
-    pub fn state(&self) -> Arc<State> {
+    pub fn state(&self) -> Arc<ConnectionState> {
         self.state.load_full()
     }
 
@@ -203,8 +205,8 @@ impl Engine {
         .map_err(|error| call.failed(error.into()))?
         .with_request_modifier(url_safe_registry_auth);
         let info = Arc::new(EngineInfo::from(self.describe_by(&docker).await?));
-        let here = here::is_here(probe.peer, info.kernel.clone()).await;
-        self.here.set(here);
+        let is_local = locality::is_local(probe.peer, info.kernel.clone()).await;
+        self.locality.set(is_local);
         let before = self.info.swap(Some(Arc::clone(&info)));
         if let (Some(_), Some(observer)) = (before, &self.observer) {
             observer.reconnected();
@@ -212,19 +214,22 @@ impl Engine {
         let connection = Arc::new(Connection {
             api,
             info,
-            here,
-            pid: probe.peer.filter(|peer| here && *peer != Pid::INIT),
+            is_local,
+            pid: probe.peer.filter(|peer| is_local && *peer != Pid::INIT),
             docker,
             dialer,
         });
         self.state
-            .store(Arc::new(State::Connected(Arc::clone(&connection))));
+            .store(Arc::new(ConnectionState::Connected(Arc::clone(
+                &connection,
+            ))));
         Ok(connection)
     }
 
     /// Marks the engine as away; calls fail immediately until [`Engine::connect`] succeeds.
-    pub fn set_away(&self, reason: String) {
-        self.state.store(Arc::new(State::Away(reason)));
+    pub fn set_disconnected(&self, reason: String) {
+        self.state
+            .store(Arc::new(ConnectionState::Disconnected(reason)));
     }
 
     /// The engine's full description of itself; [`EngineInfo`] has only a part.
@@ -326,8 +331,10 @@ impl Connection {
 impl Call<'_> {
     fn connection(&self, engine: &Engine) -> Result<Arc<Connection>, EngineError> {
         match &**engine.state.load() {
-            State::Connected(connection) => Ok(Arc::clone(connection)),
-            State::Away(reason) => Err(self.failed(Cause::Unreachable(reason.clone()))),
+            ConnectionState::Connected(connection) => Ok(Arc::clone(connection)),
+            ConnectionState::Disconnected(reason) => {
+                Err(self.failed(Cause::Unreachable(reason.clone())))
+            }
         }
     }
 
@@ -357,9 +364,9 @@ impl Call<'_> {
         &self,
         call: impl Future<Output = Result<T, Cause>>,
     ) -> Result<T, EngineError> {
-        let watch = Watch::begin(self.observer, self.action);
+        let observed_call = ObservedCall::begin(self.observer, self.action);
         let result = call.await;
-        watch.end(&result);
+        observed_call.end(&result);
         result.map_err(|cause| self.failed(cause))
     }
 

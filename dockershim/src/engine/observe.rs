@@ -23,13 +23,13 @@ pub trait Observe: fmt::Debug + Send + Sync {
 }
 
 /// A call in progress; dropping it before its end means that it was abandoned.
-pub(super) struct Watch<'a> {
+pub(super) struct ObservedCall<'a> {
     observer: Option<(&'a dyn Observe, Instant)>,
     action: &'static str,
     outcome: &'static str,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> ObservedCall<'a> {
     pub(super) fn begin(observer: Option<&'a dyn Observe>, action: &'static str) -> Self {
         Self {
             observer: observer.map(|observer| (observer, Instant::now())),
@@ -46,7 +46,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for ObservedCall<'_> {
     fn drop(&mut self) {
         if let Some((observer, began)) = self.observer {
             observer.called(self.action, self.outcome, began.elapsed());

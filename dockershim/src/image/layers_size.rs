@@ -111,7 +111,7 @@ fn identity(images: &ImageSnapshot) -> u64 {
 }
 
 async fn count(engine: &Engine) -> Result<Option<u64>, EngineError> {
-    if engine.here().get() {
+    if engine.locality().is_local() {
         let info = engine.info()?;
         let layers = layers_of(&info.root_dir, &info.storage_driver);
         let counted = tokio::task::spawn_blocking(move || sum(&layers)).await;

@@ -12,7 +12,7 @@ use prometheus_client::{
 
 use crate::{
     container::CgroupSettings,
-    engine::{Engine, State},
+    engine::{ConnectionState, Engine},
     image::Images,
     logs::{Logs, Loss},
     model::Model,
@@ -83,7 +83,7 @@ impl Collector for ModelMetrics {
             images,
         )?;
 
-        let connected = matches!(&*self.engine.state(), State::Connected(_));
+        let connected = matches!(&*self.engine.state(), ConnectionState::Connected(_));
         let help = "Whether the Docker engine answers: 1 or 0.";
         gauge(
             &mut encoder,

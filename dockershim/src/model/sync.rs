@@ -107,7 +107,7 @@ impl ModelSync {
                 }
                 tracing::warn!(engine = %self.engine.endpoint(), reason, retry = ?backoff, "not connected to the engine");
                 self.model.set_in_step(false);
-                self.engine.set_away(reason);
+                self.engine.set_disconnected(reason);
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(LAST_BACKOFF);
             }

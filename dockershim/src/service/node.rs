@@ -10,7 +10,8 @@ use cri_proto::runtime::v1::{
 };
 
 use crate::{
-    Error, Shim, container::can_be_recursively_read_only, engine::State, network::cni::pod_cidr,
+    Error, Shim, container::can_be_recursively_read_only, engine::ConnectionState,
+    network::cni::pod_cidr,
 };
 
 /// The kubelet API version in the response to `Version`.
@@ -38,13 +39,13 @@ pub fn version(shim: &Shim) -> VersionResponse {
 pub async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     let state = shim.engine.state();
     let (ready, reason, message) = match &*state {
-        State::Connected(_) if shim.model.in_step() => (true, "", String::new()),
-        State::Connected(_) => (
+        ConnectionState::Connected(_) if shim.model.in_step() => (true, "", String::new()),
+        ConnectionState::Connected(_) => (
             false,
             "ContainersNotRead",
             "the engine's containers are being read".into(),
         ),
-        State::Away(why) => (
+        ConnectionState::Disconnected(why) => (
             false,
             "EngineUnreachable",
             format!("{}: {why}", shim.engine.endpoint()),
@@ -69,7 +70,7 @@ pub async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     };
     let mut info = BTreeMap::new();
     let mut runtime_handlers = Vec::new();
-    if let State::Connected(engine) = &*state {
+    if let ConnectionState::Connected(engine) = &*state {
         let names = std::iter::once("").chain(engine.info.runtimes.iter().map(String::as_str));
         runtime_handlers.extend(names.map(|name| RuntimeHandler {
             name: name.into(),

@@ -2,11 +2,11 @@ use cri_proto::runtime::v1::ContainerStatus;
 use rustix::fs::{Mode, OFlags};
 
 use super::*;
-use crate::{engine::Here, model::Record};
+use crate::{engine::EngineLocality, model::Record};
 
 /// The processes of an engine that was not reached.
 fn processes() -> Arc<Processes> {
-    Arc::new(Processes::new(Here::default()))
+    Arc::new(Processes::new(EngineLocality::default()))
 }
 
 fn put(model: &Model, id: &str, state: ContainerState, upper_dir: &str) {

@@ -107,7 +107,7 @@ impl Cni {
         capability_args: Map<String, Value>,
     ) -> Result<PodSandboxNetworkStatus, CniError> {
         // If the plugin is missing, the interface is up anyway, because the engine sets it up.
-        if self.source.plugins.find(LOOPBACK).await.is_ok()
+        if self.config_loader.plugins.find(LOOPBACK).await.is_ok()
             && let Ok(loopback) = NetworkConfig::from_list(LOOPBACK_CONFIG.as_bytes())
         {
             let attachment = pod.attachment(netns, LOOPBACK_INTERFACE, Map::new());

@@ -12,6 +12,7 @@ pub mod cache;
 pub mod capabilities;
 pub mod chain;
 pub mod config;
+mod config_loader;
 mod detach;
 mod error;
 mod leftover_plugins;
@@ -20,7 +21,6 @@ mod pod;
 pub mod pod_cidr;
 pub mod result;
 mod saved_state;
-mod source;
 pub mod version;
 mod watch;
 
@@ -42,10 +42,10 @@ use attachments::Attachments;
 use cache::Cache;
 use chain::Chain;
 use config::NetworkConfig;
+use config_loader::ConfigLoader;
 use leftover_plugins::LeftoverPlugins;
 use plugin::Plugins;
 use saved_state::SavedState;
-use source::Source;
 
 /// The engine's network mode for a CNI sandbox: only a loopback interface.
 pub const ENGINE_NETWORK: &str = "none";
@@ -64,7 +64,7 @@ pub struct Directories {
 /// The pod network of the node.
 #[derive(Debug)]
 pub struct Cni {
-    source: Arc<Source>,
+    config_loader: Arc<ConfigLoader>,
     cache: Cache,
     saved_state: Arc<SavedState>,
     pod_cidrs: ArcSwap<Vec<String>>,
@@ -80,12 +80,12 @@ impl Cni {
         let saved_state = SavedState::new(root, pod_cidrs);
         let owner = saved_state.owner().map(str::to_owned);
         let plugins = Plugins::new(directories.bin, owner.clone());
-        let source = Source::new(directories.conf, plugins);
-        source.look();
+        let config_loader = ConfigLoader::new(directories.conf, plugins);
+        config_loader.reload();
         Self {
             attachments: Attachments::load(&cache, saved_state.owner()),
-            leftover_plugins: LeftoverPlugins::new(owner, source.plugins.killed.clone()),
-            source: Arc::new(source),
+            leftover_plugins: LeftoverPlugins::new(owner, config_loader.plugins.killed.clone()),
+            config_loader: Arc::new(config_loader),
             cache,
             pod_cidrs: ArcSwap::from_pointee(saved_state.pod_cidrs()),
             saved_state: Arc::new(saved_state),
@@ -98,7 +98,7 @@ impl Cni {
     /// [`CniError::NotReady`] with the reason.
     pub async fn ready(&self) -> Result<(), CniError> {
         self.network().await?;
-        match &*self.source.problem() {
+        match &*self.config_loader.problem() {
             Some(problem) => Err(CniError::NotReady(problem.clone())),
             None => Ok(()),
         }
@@ -109,10 +109,10 @@ impl Cni {
     /// # Errors
     /// [`CniError::NotReady`] with the reason.
     pub async fn network(&self) -> Result<Arc<NetworkConfig>, CniError> {
-        let mut loaded = self.source.loaded();
+        let mut loaded = self.config_loader.loaded();
         if loaded.network.is_err() || loaded.missing.is_some() {
             // An add-on may have installed it just now.
-            loaded = self.source.refresh().await;
+            loaded = self.config_loader.refresh().await;
         }
         let network = loaded.network.clone();
         let network = network
@@ -146,11 +146,11 @@ impl Cni {
 
     /// The number of plugins that were killed because they took too long.
     pub fn killed_plugins(&self) -> Counter {
-        self.source.plugins.killed.clone()
+        self.config_loader.plugins.killed.clone()
     }
 
     fn chain<'a>(&'a self, network: &'a NetworkConfig) -> Chain<'a> {
-        Chain::new(&self.source.plugins, network)
+        Chain::new(&self.config_loader.plugins, network)
     }
 }
 

@@ -209,7 +209,7 @@ async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, Plugin
             spawned => break spawned?,
         }
     };
-    let group = Group::of(&child);
+    let group = ProcessGroup::of(&child);
     let (input, mut stdout, mut stderr) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async {
@@ -253,9 +253,9 @@ async fn read(from: &mut Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> 
 }
 
 /// A plugin and its child processes, which are killed when the request is dropped.
-struct Group(Mutex<Option<Pid>>);
+struct ProcessGroup(Mutex<Option<Pid>>);
 
-impl Group {
+impl ProcessGroup {
     fn of(plugin: &Child) -> Self {
         let pid = plugin.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         Self(Mutex::new(pid))
@@ -274,7 +274,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }

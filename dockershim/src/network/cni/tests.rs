@@ -418,7 +418,7 @@ async fn readiness_follows_configuration_plugins_and_ranges() {
     fs::copy(node.path("bin/one"), node.path("bin/late")).unwrap();
     cni.ready().await.unwrap();
     fs::remove_file(node.path("net.d/10-net.conflist")).unwrap();
-    cni.source.look();
+    cni.config_loader.reload();
     assert!(
         reason(&cni).await.ends_with(&none),
         "{}",

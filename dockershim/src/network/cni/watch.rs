@@ -29,21 +29,21 @@ impl Cni {
     async fn poll(&self) {
         loop {
             tokio::time::sleep(POLL).await;
-            self.source.refresh().await;
+            self.config_loader.refresh().await;
         }
     }
 
     async fn ask_status(&self) {
         loop {
-            let answer = match &self.source.loaded().network {
+            let answer = match &self.config_loader.loaded().network {
                 Ok(network) => self.chain(network).status().await,
                 Err(_) => Ok(()),
             };
             let problem = answer.err().map(|error| error.to_string());
-            self.source.set_problem(problem);
+            self.config_loader.set_problem(problem);
             // Ask again at once when the configuration changes, as the old status does not apply to
             // it.
-            let _ = tokio::time::timeout(STATUS, self.source.reloaded.notified()).await;
+            let _ = tokio::time::timeout(STATUS, self.config_loader.reloaded.notified()).await;
         }
     }
 

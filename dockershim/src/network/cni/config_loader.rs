@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The configuration directory and the plugins.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ConfigLoader {
     conf_dir: PathBuf,
     pub(super) plugins: Plugins,
     loaded: ArcSwap<Loaded>,
     /// Held during a read.
-    looking: Arc<Mutex<()>>,
+    reloading: Arc<Mutex<()>>,
     /// Wakes the status task when the configuration has changed.
     pub(super) reloaded: Notify,
     /// The last problem reported by the plugins' `STATUS`, if any.
@@ -49,10 +49,10 @@ pub(super) struct Loaded {
 /// The directory's files: names, inodes, sizes and modification times.
 type Fingerprint = Vec<(OsString, u64, u64, (i64, i64))>;
 
-// === impl Source ===
+// === impl ConfigLoader ===
 
-impl Source {
-    /// Creates a source that has not been read yet.
+impl ConfigLoader {
+    /// Creates a loader that has not read anything yet.
     pub(super) fn new(conf_dir: PathBuf, plugins: Plugins) -> Self {
         let loaded = Loaded {
             fingerprint: None,
@@ -63,7 +63,7 @@ impl Source {
             conf_dir,
             plugins,
             loaded: ArcSwap::from_pointee(loaded),
-            looking: Arc::default(),
+            reloading: Arc::default(),
             reloaded: Notify::new(),
             problem: ArcSwap::default(),
         }
@@ -94,23 +94,23 @@ impl Source {
     /// Reads again on a blocking thread, one read at a time. Returns the previous result if that
     /// takes too long.
     pub(super) async fn refresh(self: &Arc<Self>) -> Arc<Loaded> {
-        let look = async {
-            let one_at_a_time = Arc::clone(&self.looking).lock_owned().await;
+        let reload = async {
+            let one_at_a_time = Arc::clone(&self.reloading).lock_owned().await;
             let this = Arc::clone(self);
             let task = tokio::task::spawn_blocking(move || {
-                this.look();
+                this.reload();
                 drop(one_at_a_time);
             });
             // A panic is a bug and has been logged.
             let _ = task.await;
         };
-        let _ = tokio::time::timeout(PATIENCE, look).await;
+        let _ = tokio::time::timeout(PATIENCE, reload).await;
         self.loaded()
     }
 
     /// Reads the configuration directory if it has changed, and checks whether the plugins are
     /// installed. Blocks; only one read at a time.
-    pub(super) fn look(&self) {
+    pub(super) fn reload(&self) {
         let fingerprint = fingerprint(&self.conf_dir).ok();
         let before = self.loaded.load();
         let unchanged = fingerprint.is_some() && before.fingerprint == fingerprint;

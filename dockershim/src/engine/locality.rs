@@ -14,23 +14,23 @@ use rustix::process::Pid;
 
 /// The result of the check at the last connect, kept while the engine is away.
 #[derive(Debug, Clone, Default)]
-pub struct Here(Arc<AtomicBool>);
+pub struct EngineLocality(Arc<AtomicBool>);
 
-impl Here {
+impl EngineLocality {
     /// Whether the engine is local; false until it was reached once.
-    pub fn get(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set(&self, here: bool) {
-        self.0.store(here, Ordering::Relaxed);
+    pub(crate) fn set(&self, is_local: bool) {
+        self.0.store(is_local, Ordering::Relaxed);
     }
 }
 
 /// Checks whether the engine whose socket `peer` serves, and which reports `kernel` as its kernel
 /// release, is local. The peer may be a tunnel to another machine, as with `ssh -L`, so the kernel
 /// release must match too. An engine reached over TCP has no peer.
-pub async fn is_here(peer: Option<Pid>, kernel: Option<String>) -> bool {
+pub async fn is_local(peer: Option<Pid>, kernel: Option<String>) -> bool {
     let judged = tokio::task::spawn_blocking(move || {
         let this = rustix::system::uname();
         peer.is_some_and(|peer| shares_processes(peer).unwrap_or_default())
@@ -66,11 +66,11 @@ mod tests {
         let own = Some(rustix::process::getpid());
         let this = rustix::system::uname();
         let release = || Some(this.release().to_string_lossy().into_owned());
-        assert!(is_here(own, release()).await);
-        assert!(is_here(own, None).await);
+        assert!(is_local(own, release()).await);
+        assert!(is_local(own, None).await);
         // Behind a tunnel; over TCP or in another namespace.
-        assert!(!is_here(own, Some("5.10.0-other".into())).await);
-        assert!(!is_here(None, release()).await);
+        assert!(!is_local(own, Some("5.10.0-other".into())).await);
+        assert!(!is_local(None, release()).await);
     }
 
     #[tokio::test]
@@ -93,6 +93,6 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        assert!(!is_here(Pid::from_raw(child), None).await);
+        assert!(!is_local(Pid::from_raw(child), None).await);
     }
 }
