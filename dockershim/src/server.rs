@@ -25,7 +25,7 @@ use tower::util::option_layer;
 use crate::{
     Shim, Streaming,
     config::Listen,
-    service::{Deadline, Measure, Service},
+    service::{Deadline, MetricsLayer, Service},
     systemd,
 };
 
@@ -129,7 +129,7 @@ pub async fn serve(
     let measure = shim
         .metrics
         .as_ref()
-        .map(|m| Measure::new(m.requests.clone()));
+        .map(|m| MetricsLayer::new(m.requests.clone()));
     let server = Server::builder()
         .layer(option_layer(measure))
         .layer(tower::layer::layer_fn(Deadline::new))

@@ -1,11 +1,11 @@
 //! The tonic services: each RPC calls its verb, and [`Error`](crate::Error) is converted to a gRPC
 //! status.
 
+mod chunks;
 mod deadline;
 mod image;
-mod measure;
+mod metrics_layer;
 mod node;
-mod parts;
 mod runtime;
 
 use std::{pin::Pin, sync::Arc};
@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::{Shim, Streaming};
 
 pub use deadline::Deadline;
-pub use measure::{Measure, Measured};
+pub use metrics_layer::{MetricsLayer, MetricsService};
 
 /// Implements both of CRI's services.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Service {
 }
 
 /// The response of a streaming verb.
-type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
     /// Creates the services of `shim`; `streaming` prepares the streams.

@@ -28,18 +28,18 @@ use cri_proto::runtime::v1::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{Parts, Service, node, parts::in_parts, unimplemented};
+use super::{ResponseStream, Service, chunks::in_chunks, node, unimplemented};
 use crate::{container, sandbox, stats};
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl RuntimeService for Service {
-    async fn version(&self, _: Request<VersionRequest>) -> Answer<VersionResponse> {
+    async fn version(&self, _: Request<VersionRequest>) -> RpcResult<VersionResponse> {
         Ok(Response::new(node::version(&self.shim)))
     }
 
-    async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
+    async fn status(&self, request: Request<StatusRequest>) -> RpcResult<StatusResponse> {
         let verbose = request.into_inner().verbose;
         Ok(Response::new(node::status(&self.shim, verbose).await))
     }
@@ -47,14 +47,14 @@ impl RuntimeService for Service {
     async fn runtime_config(
         &self,
         _: Request<RuntimeConfigRequest>,
-    ) -> Answer<RuntimeConfigResponse> {
+    ) -> RpcResult<RuntimeConfigResponse> {
         Ok(Response::new(node::runtime_config(&self.shim)?))
     }
 
     async fn list_pod_sandbox(
         &self,
         request: Request<ListPodSandboxRequest>,
-    ) -> Answer<ListPodSandboxResponse> {
+    ) -> RpcResult<ListPodSandboxResponse> {
         let answer = sandbox::list::list(&self.shim, request.into_inner())?;
         Ok(Response::new(answer))
     }
@@ -62,7 +62,7 @@ impl RuntimeService for Service {
     async fn pod_sandbox_status(
         &self,
         request: Request<PodSandboxStatusRequest>,
-    ) -> Answer<PodSandboxStatusResponse> {
+    ) -> RpcResult<PodSandboxStatusResponse> {
         let answer = sandbox::status::status(&self.shim, request.into_inner()).await?;
         Ok(Response::new(answer))
     }
@@ -70,7 +70,7 @@ impl RuntimeService for Service {
     async fn run_pod_sandbox(
         &self,
         request: Request<RunPodSandboxRequest>,
-    ) -> Answer<RunPodSandboxResponse> {
+    ) -> RpcResult<RunPodSandboxResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { sandbox::run::run(&shim, request).await };
         let answer = self.shim.complete("RunPodSandbox", work).await?;
@@ -80,7 +80,7 @@ impl RuntimeService for Service {
     async fn stop_pod_sandbox(
         &self,
         request: Request<StopPodSandboxRequest>,
-    ) -> Answer<StopPodSandboxResponse> {
+    ) -> RpcResult<StopPodSandboxResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { sandbox::stop::stop(&shim, request).await };
         let answer = self.shim.complete("StopPodSandbox", work).await?;
@@ -90,7 +90,7 @@ impl RuntimeService for Service {
     async fn remove_pod_sandbox(
         &self,
         request: Request<RemovePodSandboxRequest>,
-    ) -> Answer<RemovePodSandboxResponse> {
+    ) -> RpcResult<RemovePodSandboxResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { sandbox::remove::remove(&shim, request).await };
         let answer = self.shim.complete("RemovePodSandbox", work).await?;
@@ -100,7 +100,7 @@ impl RuntimeService for Service {
     async fn list_containers(
         &self,
         request: Request<ListContainersRequest>,
-    ) -> Answer<ListContainersResponse> {
+    ) -> RpcResult<ListContainersResponse> {
         let answer = container::list::list(&self.shim, request.into_inner())?;
         Ok(Response::new(answer))
     }
@@ -108,7 +108,7 @@ impl RuntimeService for Service {
     async fn container_status(
         &self,
         request: Request<ContainerStatusRequest>,
-    ) -> Answer<ContainerStatusResponse> {
+    ) -> RpcResult<ContainerStatusResponse> {
         let answer = container::status::status(&self.shim, request.into_inner()).await?;
         Ok(Response::new(answer))
     }
@@ -116,7 +116,7 @@ impl RuntimeService for Service {
     async fn create_container(
         &self,
         request: Request<CreateContainerRequest>,
-    ) -> Answer<CreateContainerResponse> {
+    ) -> RpcResult<CreateContainerResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { container::create::create(&shim, request).await };
         let answer = self.shim.complete("CreateContainer", work).await?;
@@ -126,7 +126,7 @@ impl RuntimeService for Service {
     async fn start_container(
         &self,
         request: Request<StartContainerRequest>,
-    ) -> Answer<StartContainerResponse> {
+    ) -> RpcResult<StartContainerResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { container::start::start(&shim, request).await };
         let answer = self.shim.complete("StartContainer", work).await?;
@@ -136,7 +136,7 @@ impl RuntimeService for Service {
     async fn stop_container(
         &self,
         request: Request<StopContainerRequest>,
-    ) -> Answer<StopContainerResponse> {
+    ) -> RpcResult<StopContainerResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { container::stop::stop(&shim, request).await };
         let answer = self.shim.complete("StopContainer", work).await?;
@@ -146,14 +146,14 @@ impl RuntimeService for Service {
     async fn remove_container(
         &self,
         request: Request<RemoveContainerRequest>,
-    ) -> Answer<RemoveContainerResponse> {
+    ) -> RpcResult<RemoveContainerResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { container::remove::remove(&shim, request).await };
         let answer = self.shim.complete("RemoveContainer", work).await?;
         Ok(Response::new(answer))
     }
 
-    async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Answer<ExecSyncResponse> {
+    async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> RpcResult<ExecSyncResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         // The work continues when the client disconnects, but the guard is dropped.
         let gone = CancellationToken::new();
@@ -166,7 +166,7 @@ impl RuntimeService for Service {
     async fn update_container_resources(
         &self,
         request: Request<UpdateContainerResourcesRequest>,
-    ) -> Answer<UpdateContainerResourcesResponse> {
+    ) -> RpcResult<UpdateContainerResourcesResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work =
             async move { container::update_resources::update_resources(&shim, request).await };
@@ -177,20 +177,20 @@ impl RuntimeService for Service {
     async fn reopen_container_log(
         &self,
         request: Request<ReopenContainerLogRequest>,
-    ) -> Answer<ReopenContainerLogResponse> {
+    ) -> RpcResult<ReopenContainerLogResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { container::reopen_log::reopen_log(&shim, request).await };
         let answer = self.shim.complete("ReopenContainerLog", work).await?;
         Ok(Response::new(answer))
     }
 
-    async fn exec(&self, request: Request<ExecRequest>) -> Answer<ExecResponse> {
+    async fn exec(&self, request: Request<ExecRequest>) -> RpcResult<ExecResponse> {
         let request = request.into_inner();
         let answer = container::exec::exec(&self.shim, &self.streaming, request).await?;
         Ok(Response::new(answer))
     }
 
-    async fn attach(&self, request: Request<AttachRequest>) -> Answer<AttachResponse> {
+    async fn attach(&self, request: Request<AttachRequest>) -> RpcResult<AttachResponse> {
         let request = request.into_inner();
         let answer = container::attach::attach(&self.shim, &self.streaming, request).await?;
         Ok(Response::new(answer))
@@ -199,7 +199,7 @@ impl RuntimeService for Service {
     async fn port_forward(
         &self,
         request: Request<PortForwardRequest>,
-    ) -> Answer<PortForwardResponse> {
+    ) -> RpcResult<PortForwardResponse> {
         let request = request.into_inner();
         let answer =
             sandbox::port_forward::port_forward(&self.shim, &self.streaming, request).await?;
@@ -209,7 +209,7 @@ impl RuntimeService for Service {
     async fn container_stats(
         &self,
         request: Request<ContainerStatsRequest>,
-    ) -> Answer<ContainerStatsResponse> {
+    ) -> RpcResult<ContainerStatsResponse> {
         let answer = container::stats::stats(&self.shim, request.into_inner()).await?;
         Ok(Response::new(answer))
     }
@@ -217,7 +217,7 @@ impl RuntimeService for Service {
     async fn list_container_stats(
         &self,
         request: Request<ListContainerStatsRequest>,
-    ) -> Answer<ListContainerStatsResponse> {
+    ) -> RpcResult<ListContainerStatsResponse> {
         let stats = container::list_stats::list(&self.shim, request.into_inner().filter).await?;
         Ok(Response::new(ListContainerStatsResponse { stats }))
     }
@@ -225,7 +225,7 @@ impl RuntimeService for Service {
     async fn pod_sandbox_stats(
         &self,
         request: Request<PodSandboxStatsRequest>,
-    ) -> Answer<PodSandboxStatsResponse> {
+    ) -> RpcResult<PodSandboxStatsResponse> {
         let answer = sandbox::stats::stats(&self.shim, request.into_inner()).await?;
         Ok(Response::new(answer))
     }
@@ -233,7 +233,7 @@ impl RuntimeService for Service {
     async fn list_pod_sandbox_stats(
         &self,
         request: Request<ListPodSandboxStatsRequest>,
-    ) -> Answer<ListPodSandboxStatsResponse> {
+    ) -> RpcResult<ListPodSandboxStatsResponse> {
         let stats = sandbox::list_stats::list(&self.shim, request.into_inner().filter).await?;
         Ok(Response::new(ListPodSandboxStatsResponse { stats }))
     }
@@ -241,7 +241,7 @@ impl RuntimeService for Service {
     async fn update_runtime_config(
         &self,
         request: Request<UpdateRuntimeConfigRequest>,
-    ) -> Answer<UpdateRuntimeConfigResponse> {
+    ) -> RpcResult<UpdateRuntimeConfigResponse> {
         let answer = node::update_runtime_config(&self.shim, request.into_inner()).await?;
         Ok(Response::new(answer))
     }
@@ -249,7 +249,7 @@ impl RuntimeService for Service {
     async fn checkpoint_container(
         &self,
         request: Request<CheckpointContainerRequest>,
-    ) -> Answer<CheckpointContainerResponse> {
+    ) -> RpcResult<CheckpointContainerResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { container::checkpoint::checkpoint(&shim, request).await };
         let answer = self.shim.complete("CheckpointContainer", work).await?;
@@ -259,18 +259,18 @@ impl RuntimeService for Service {
     async fn checkpoint_pod(
         &self,
         _: Request<CheckpointPodRequest>,
-    ) -> Answer<CheckpointPodResponse> {
+    ) -> RpcResult<CheckpointPodResponse> {
         Err(unimplemented("CheckpointPod"))
     }
 
-    async fn restore_pod(&self, _: Request<RestorePodRequest>) -> Answer<RestorePodResponse> {
+    async fn restore_pod(&self, _: Request<RestorePodRequest>) -> RpcResult<RestorePodResponse> {
         Err(unimplemented("RestorePod"))
     }
 
     async fn list_metric_descriptors(
         &self,
         _: Request<ListMetricDescriptorsRequest>,
-    ) -> Answer<ListMetricDescriptorsResponse> {
+    ) -> RpcResult<ListMetricDescriptorsResponse> {
         let descriptors = stats::families::descriptors();
         Ok(Response::new(ListMetricDescriptorsResponse { descriptors }))
     }
@@ -278,7 +278,7 @@ impl RuntimeService for Service {
     async fn list_pod_sandbox_metrics(
         &self,
         _: Request<ListPodSandboxMetricsRequest>,
-    ) -> Answer<ListPodSandboxMetricsResponse> {
+    ) -> RpcResult<ListPodSandboxMetricsResponse> {
         let pod_metrics = sandbox::metrics::list(&self.shim).await?;
         Ok(Response::new(ListPodSandboxMetricsResponse { pod_metrics }))
     }
@@ -286,7 +286,7 @@ impl RuntimeService for Service {
     async fn update_pod_sandbox_resources(
         &self,
         request: Request<UpdatePodSandboxResourcesRequest>,
-    ) -> Answer<UpdatePodSandboxResourcesResponse> {
+    ) -> RpcResult<UpdatePodSandboxResourcesResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
         let work = async move { sandbox::update_resources::update_resources(&shim, request).await };
         let answer = self
@@ -296,83 +296,83 @@ impl RuntimeService for Service {
         Ok(Response::new(answer))
     }
 
-    type StreamPodSandboxesStream = Parts<StreamPodSandboxesResponse>;
+    type StreamPodSandboxesStream = ResponseStream<StreamPodSandboxesResponse>;
 
     async fn stream_pod_sandboxes(
         &self,
         request: Request<StreamPodSandboxesRequest>,
-    ) -> Answer<Self::StreamPodSandboxesStream> {
+    ) -> RpcResult<Self::StreamPodSandboxesStream> {
         let filter = request.into_inner().filter;
         let listed = sandbox::list::list(&self.shim, ListPodSandboxRequest { filter })?;
-        let parts = in_parts(listed.items, |pod_sandboxes| StreamPodSandboxesResponse {
+        let chunks = in_chunks(listed.items, |pod_sandboxes| StreamPodSandboxesResponse {
             pod_sandboxes,
         });
-        Ok(Response::new(parts))
+        Ok(Response::new(chunks))
     }
 
-    type StreamContainersStream = Parts<StreamContainersResponse>;
+    type StreamContainersStream = ResponseStream<StreamContainersResponse>;
 
     async fn stream_containers(
         &self,
         request: Request<StreamContainersRequest>,
-    ) -> Answer<Self::StreamContainersStream> {
+    ) -> RpcResult<Self::StreamContainersStream> {
         let filter = request.into_inner().filter;
         let listed = container::list::list(&self.shim, ListContainersRequest { filter })?;
-        let parts = in_parts(listed.containers, |containers| StreamContainersResponse {
+        let chunks = in_chunks(listed.containers, |containers| StreamContainersResponse {
             containers,
         });
-        Ok(Response::new(parts))
+        Ok(Response::new(chunks))
     }
 
-    type StreamContainerStatsStream = Parts<StreamContainerStatsResponse>;
+    type StreamContainerStatsStream = ResponseStream<StreamContainerStatsResponse>;
 
     async fn stream_container_stats(
         &self,
         request: Request<StreamContainerStatsRequest>,
-    ) -> Answer<Self::StreamContainerStatsStream> {
+    ) -> RpcResult<Self::StreamContainerStatsStream> {
         let stats = container::list_stats::list(&self.shim, request.into_inner().filter).await?;
-        let parts = in_parts(stats, |container_stats| StreamContainerStatsResponse {
+        let chunks = in_chunks(stats, |container_stats| StreamContainerStatsResponse {
             container_stats,
         });
-        Ok(Response::new(parts))
+        Ok(Response::new(chunks))
     }
 
-    type StreamPodSandboxStatsStream = Parts<StreamPodSandboxStatsResponse>;
+    type StreamPodSandboxStatsStream = ResponseStream<StreamPodSandboxStatsResponse>;
 
     async fn stream_pod_sandbox_stats(
         &self,
         request: Request<StreamPodSandboxStatsRequest>,
-    ) -> Answer<Self::StreamPodSandboxStatsStream> {
+    ) -> RpcResult<Self::StreamPodSandboxStatsStream> {
         let stats = sandbox::list_stats::list(&self.shim, request.into_inner().filter).await?;
-        let parts = in_parts(stats, |pod_sandbox_stats| StreamPodSandboxStatsResponse {
+        let chunks = in_chunks(stats, |pod_sandbox_stats| StreamPodSandboxStatsResponse {
             pod_sandbox_stats,
         });
-        Ok(Response::new(parts))
+        Ok(Response::new(chunks))
     }
 
-    type GetContainerEventsStream = Parts<ContainerEventResponse>;
+    type GetContainerEventsStream = ResponseStream<ContainerEventResponse>;
 
     async fn get_container_events(
         &self,
         _: Request<GetEventsRequest>,
-    ) -> Answer<Self::GetContainerEventsStream> {
+    ) -> RpcResult<Self::GetContainerEventsStream> {
         Ok(Response::new(Box::pin(container::events::events(
             &self.shim,
         ))))
     }
 
-    type StreamPodSandboxMetricsStream = Parts<StreamPodSandboxMetricsResponse>;
+    type StreamPodSandboxMetricsStream = ResponseStream<StreamPodSandboxMetricsResponse>;
 
     async fn stream_pod_sandbox_metrics(
         &self,
         _: Request<StreamPodSandboxMetricsRequest>,
-    ) -> Answer<Self::StreamPodSandboxMetricsStream> {
+    ) -> RpcResult<Self::StreamPodSandboxMetricsStream> {
         let metrics = sandbox::metrics::list(&self.shim).await?;
-        let parts = in_parts(metrics, |pod_sandbox_metrics| {
+        let chunks = in_chunks(metrics, |pod_sandbox_metrics| {
             StreamPodSandboxMetricsResponse {
                 pod_sandbox_metrics,
             }
         });
-        Ok(Response::new(parts))
+        Ok(Response::new(chunks))
     }
 }

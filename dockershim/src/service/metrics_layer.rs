@@ -69,47 +69,47 @@ const NO_VERB: &str = "unknown";
 
 /// The layer that measures requests to the services it wraps.
 #[derive(Clone, Debug)]
-pub struct Measure {
+pub struct MetricsLayer {
     metrics: RequestMetrics,
 }
 
 /// Services with measured requests.
 #[derive(Clone, Debug)]
-pub struct Measured<S> {
+pub struct MetricsService<S> {
     services: S,
     metrics: RequestMetrics,
 }
 
 /// A response in progress; its gRPC code arrives in the trailers.
-struct Answer {
+struct MeasuredBody {
     body: Body,
     /// `Some` until the response has ended.
     request: Option<InFlight>,
 }
 
-// === impl Measure ===
+// === impl MetricsLayer ===
 
-impl Measure {
+impl MetricsLayer {
     /// Records in `metrics`.
     pub fn new(metrics: RequestMetrics) -> Self {
         Self { metrics }
     }
 }
 
-impl<S> Layer<S> for Measure {
-    type Service = Measured<S>;
+impl<S> Layer<S> for MetricsLayer {
+    type Service = MetricsService<S>;
 
-    fn layer(&self, services: S) -> Measured<S> {
-        Measured {
+    fn layer(&self, services: S) -> MetricsService<S> {
+        MetricsService {
             services,
             metrics: self.metrics.clone(),
         }
     }
 }
 
-// === impl Measured ===
+// === impl MetricsService ===
 
-impl<S, B> Service<Request<B>> for Measured<S>
+impl<S, B> Service<Request<B>> for MetricsService<S>
 where
     S: Service<Request<B>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
@@ -132,7 +132,7 @@ where
                 in_flight.note(status.code());
             }
             let request = Some(in_flight);
-            let body = Body::new(Answer { body, request });
+            let body = Body::new(MeasuredBody { body, request });
             Ok(Response::from_parts(head, body))
         })
     }
@@ -145,9 +145,9 @@ fn verb(path: &str) -> &'static str {
     known.copied().unwrap_or(NO_VERB)
 }
 
-// === impl Answer ===
+// === impl MeasuredBody ===
 
-impl HttpBody for Answer {
+impl HttpBody for MeasuredBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -194,7 +194,7 @@ mod tests {
     async fn counted(path: &str, answer: fn() -> Response<Body>) -> String {
         let metrics = Metrics::new();
         let services = service_fn(move |_: Request<()>| std::future::ready(Ok(answer())));
-        let services = Measure::new(metrics.requests.clone()).layer(services);
+        let services = MetricsLayer::new(metrics.requests.clone()).layer(services);
         let request = Request::get(path).body(()).unwrap();
         let answer = services.oneshot(request).await.unwrap();
         let _ = answer.into_body().collect().await;
