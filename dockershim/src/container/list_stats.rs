@@ -14,11 +14,11 @@ pub async fn list(
 ) -> Result<Vec<ContainerStats>, Error> {
     shim.require_sync()?;
     let filter = filter.unwrap_or_default();
-    stats::look(shim, "ListContainerStats", move |look, snapshot| {
+    stats::collect(shim, "ListContainerStats", move |collector, snapshot| {
         let containers = snapshot.containers();
         containers
             .filter(|container| passes(container, &filter))
-            .map(|container| look.container(container))
+            .map(|container| collector.container(container))
             .collect()
     })
     .await

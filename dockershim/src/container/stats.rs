@@ -15,8 +15,8 @@ pub async fn stats(
     request: ContainerStatsRequest,
 ) -> Result<ContainerStatsResponse, Error> {
     let container = find(shim, &request.container_id).await?;
-    let stats = stats::look(shim, "ContainerStats", move |look, _| {
-        look.container(&container)
+    let stats = stats::collect(shim, "ContainerStats", move |collector, _| {
+        collector.container(&container)
     });
     Ok(ContainerStatsResponse {
         stats: Some(stats.await?),

@@ -53,7 +53,7 @@ pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
         Some(bytes) => bytes,
         None => shim.images.snapshot().iter().map(|image| image.size).sum(),
     };
-    shim.stats.layers.ask();
+    shim.stats.layers.request();
     let (written, written_inodes) = shim.stats.layers.total();
     Ok(ImageFsInfoResponse {
         image_filesystems: vec![usage(images, stat.f_files.saturating_sub(stat.f_ffree))],

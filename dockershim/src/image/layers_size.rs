@@ -36,14 +36,14 @@ const NUMBER: u64 = 32;
 /// The size of all layers at the last count.
 #[derive(Debug)]
 pub struct LayersSize {
-    counted: watch::Sender<Option<Counted>>,
-    asked: Notify,
-    first_asked: OnceLock<Instant>,
+    counted: watch::Sender<Option<LayersCount>>,
+    requested: Notify,
+    first_requested: OnceLock<Instant>,
 }
 
 /// The result of one count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Counted {
+struct LayersCount {
     /// The [`identity`] of the counted images.
     images: u64,
     /// `None` if the layers cannot be counted.
@@ -55,8 +55,8 @@ impl LayersSize {
     pub fn start(engine: Arc<Engine>, images: Arc<Images>, stop: CancellationToken) -> Arc<Self> {
         let sizes = Arc::new(Self {
             counted: watch::Sender::default(),
-            asked: Notify::new(),
-            first_asked: OnceLock::new(),
+            requested: Notify::new(),
+            first_requested: OnceLock::new(),
         });
         let work = Arc::clone(&sizes).run(engine, images);
         tokio::spawn(stop.run_until_cancelled_owned(work));
@@ -66,17 +66,17 @@ impl LayersSize {
     /// The bytes at the last count, which may be a minute old or older. Waits for the first count
     /// until `limit` after the first call; `None` if there is no result.
     pub async fn get(&self, limit: Duration) -> Option<u64> {
-        self.asked.notify_one();
+        self.requested.notify_one();
         let mut counted = self.counted.subscribe();
         let first = counted.wait_for(Option::is_some);
-        let until = *self.first_asked.get_or_init(Instant::now) + limit;
+        let until = *self.first_requested.get_or_init(Instant::now) + limit;
         let first = tokio::time::timeout_at(until, first).await;
         (*first.ok()?.ok()?)?.bytes
     }
 
     async fn run(self: Arc<Self>, engine: Arc<Engine>, images: Arc<Images>) {
         loop {
-            self.asked.notified().await;
+            self.requested.notified().await;
             let now = identity(&images.snapshot());
             let last = *self.counted.borrow();
             if last.is_some_and(|last| last.images == now) {
@@ -92,7 +92,8 @@ impl LayersSize {
                         );
                     }
                     let images = now;
-                    self.counted.send_replace(Some(Counted { images, bytes }));
+                    self.counted
+                        .send_replace(Some(LayersCount { images, bytes }));
                 }
                 Err(error) => tracing::debug!(%error, "the layers' size is not known"),
             }

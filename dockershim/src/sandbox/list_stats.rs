@@ -14,11 +14,11 @@ pub async fn list(
 ) -> Result<Vec<PodSandboxStats>, Error> {
     shim.require_sync()?;
     let filter = filter.unwrap_or_default();
-    stats::look(shim, "ListPodSandboxStats", move |look, snapshot| {
+    stats::collect(shim, "ListPodSandboxStats", move |collector, snapshot| {
         let sandboxes = snapshot.sandboxes();
         sandboxes
             .filter(|sandbox| passes(sandbox, &filter))
-            .map(|sandbox| look.pod(snapshot, sandbox))
+            .map(|sandbox| collector.pod(snapshot, sandbox))
             .collect()
     })
     .await

@@ -17,11 +17,11 @@ pub async fn list(shim: &Shim) -> Result<Vec<PodSandboxMetrics>, Error> {
     shim.require_sync()?;
     let layers = &shim.stats.layers;
     layers.first(&shim.model, FIRST_MEASUREMENT).await;
-    stats::look(shim, "ListPodSandboxMetrics", |look, snapshot| {
+    stats::collect(shim, "ListPodSandboxMetrics", |collector, snapshot| {
         let sandboxes = snapshot.sandboxes();
         sandboxes
             .filter(|sandbox| sandbox.status.state() == PodSandboxState::SandboxReady)
-            .map(|sandbox| look.pod_metrics(snapshot, sandbox))
+            .map(|sandbox| collector.pod_metrics(snapshot, sandbox))
             .collect()
     })
     .await

@@ -15,8 +15,8 @@ pub async fn stats(
     request: PodSandboxStatsRequest,
 ) -> Result<PodSandboxStatsResponse, Error> {
     let sandbox = find(shim, &request.pod_sandbox_id).await?;
-    let stats = stats::look(shim, "PodSandboxStats", move |look, snapshot| {
-        look.pod(snapshot, &sandbox)
+    let stats = stats::collect(shim, "PodSandboxStats", move |collector, snapshot| {
+        collector.pod(snapshot, &sandbox)
     });
     Ok(PodSandboxStatsResponse {
         stats: Some(stats.await?),

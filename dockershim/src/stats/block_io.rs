@@ -1,6 +1,6 @@
 //! A cgroup's block device I/O.
 
-use super::{cgroup::Cgroup, usage::Reader};
+use super::{cgroup::Cgroup, usage::KernelFileReader};
 
 /// The I/O on one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct DeviceIo {
     pub writes: u64,
 }
 
-impl Reader {
+impl KernelFileReader {
     /// The I/O by device.
     pub fn io(&mut self, cgroup: &Cgroup) -> Vec<DeviceIo> {
         let mut devices: Vec<DeviceIo> = Vec::new();

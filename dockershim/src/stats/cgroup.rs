@@ -39,16 +39,16 @@ struct Mounts {
 
 /// Finds and caches cgroups.
 #[derive(Debug)]
-pub struct Finder {
+pub struct CgroupCache {
     processes: Arc<Processes>,
     mounts: Mutex<Option<Arc<Mounts>>>,
     /// The cached cgroups by container, with the pid that they were found for.
     known: Mutex<HashMap<Id, (i64, Arc<Cgroup>)>>,
 }
 
-// === impl Finder ===
+// === impl CgroupCache ===
 
-impl Finder {
+impl CgroupCache {
     /// Creates an empty cache.
     pub fn new(processes: Arc<Processes>) -> Self {
         Self {
@@ -292,14 +292,14 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let finder = Finder::new(Arc::new(Processes::in_procfs(proc.path())));
-        let first = finder.find(ID, 7).unwrap();
+        let cache = CgroupCache::new(Arc::new(Processes::in_procfs(proc.path())));
+        let first = cache.find(ID, 7).unwrap();
         fs::remove_dir_all(proc.path().join("7")).unwrap();
-        assert_eq!(finder.find(ID, 7), Some(first));
-        assert_eq!(finder.find(ID, 8), None);
-        assert_eq!(finder.find(ID, 0), None);
-        finder.retain(|_| false);
-        assert_eq!(finder.find(ID, 7), None);
+        assert_eq!(cache.find(ID, 7), Some(first));
+        assert_eq!(cache.find(ID, 8), None);
+        assert_eq!(cache.find(ID, 0), None);
+        cache.retain(|_| false);
+        assert_eq!(cache.find(ID, 7), None);
     }
 
     proptest! {

@@ -14,7 +14,7 @@ const MAX_LINKED: usize = 1 << 17;
 
 /// An interruptible walk.
 #[derive(Debug)]
-pub struct Walk {
+pub struct DiskWalk {
     walk: tree_walk::Walk,
     /// Files with several hard links, which are counted once.
     linked: HashSet<(u64, u64)>,
@@ -24,7 +24,7 @@ pub struct Walk {
     is_partial: bool,
 }
 
-impl Walk {
+impl DiskWalk {
     /// Opens a directory, and counts it.
     ///
     /// # Errors
@@ -119,13 +119,13 @@ mod tests {
     use super::*;
 
     fn walk(directory: &Path) -> (u64, u64) {
-        let mut walk = Walk::start(directory).unwrap();
+        let mut walk = DiskWalk::start(directory).unwrap();
         while walk.go_on(|| true) {}
         (walk.bytes(), walk.inodes())
     }
 
     fn is_partial(directory: &Path) -> bool {
-        let mut walk = Walk::start(directory).unwrap();
+        let mut walk = DiskWalk::start(directory).unwrap();
         while walk.go_on(|| true) {}
         walk.is_partial()
     }
@@ -175,7 +175,7 @@ mod tests {
         for name in ["a", "b"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let mut walk = Walk::start(dir.path()).unwrap();
+        let mut walk = DiskWalk::start(dir.path()).unwrap();
         // The walk is interrupted after both were seen and one was entered.
         let steps = std::cell::Cell::new(0);
         assert!(walk.go_on(|| steps.replace(steps.get() + 1) == 0));
@@ -197,7 +197,7 @@ mod tests {
             fs::hard_link(&file, dir.path().join(format!("{n}-again"))).unwrap();
         }
         assert!(!is_partial(dir.path()));
-        let mut walk = Walk::start(dir.path()).unwrap();
+        let mut walk = DiskWalk::start(dir.path()).unwrap();
         walk.max_linked = 10;
         while walk.go_on(|| true) {}
         // The root and the first ten files.
@@ -207,6 +207,6 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_an_error() {
-        assert!(Walk::start(Path::new("/no/such/directory")).is_err());
+        assert!(DiskWalk::start(Path::new("/no/such/directory")).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt as _};
 use cri_proto::runtime::v1::{ContainerMetrics, Metric, PodSandboxMetrics};
 
 use super::{
-    Look,
+    StatsCollector,
     cgroup::Cgroup,
     convert::{now, value},
     descriptors,
@@ -26,13 +26,13 @@ const DEFAULT_CPU_PERIOD: i64 = 100_000;
 const DEFAULT_CPU_SHARES: i64 = 1024;
 
 /// Metrics with the same base labels.
-struct Metrics {
+struct MetricsBuilder {
     base: [String; BASE_LABELS],
     timestamp: i64,
     all: Vec<Metric>,
 }
 
-impl Metrics {
+impl MetricsBuilder {
     fn new(base: [&str; BASE_LABELS]) -> Self {
         Self {
             base: base.map(str::to_owned),
@@ -59,14 +59,14 @@ impl Metrics {
     }
 }
 
-impl Look {
+impl StatsCollector {
     /// The metrics of a ready sandbox and of its running containers.
     pub fn pod_metrics(&mut self, snapshot: &Snapshot, sandbox: &Sandbox) -> PodSandboxMetrics {
         let pod = sandbox.status.metadata.clone().unwrap_or_default();
         let name = naming::sandbox_name(&pod).unwrap_or_default();
         let id = sandbox.id();
         let labels = [id, &name, "", SANDBOX_CONTAINER, &pod.name, &pod.namespace];
-        let mut metrics = Metrics::new(labels);
+        let mut metrics = MetricsBuilder::new(labels);
         for interface in self.interfaces(sandbox) {
             let name = interface.name.as_str();
             let mut add = |families: [&Family<1>; 4], counters: Direction| {
@@ -127,7 +127,8 @@ impl Look {
                 written
             }
         });
-        let mut metrics = Metrics::new([id, &name, image, &own.name, &pod.name, &pod.namespace]);
+        let mut metrics =
+            MetricsBuilder::new([id, &name, image, &own.name, &pod.name, &pod.namespace]);
         metrics.add(family::LAST_SEEN, [], seconds_of(metrics.timestamp));
         metrics.add(
             family::START_TIME,
@@ -147,7 +148,7 @@ impl Look {
         })
     }
 
-    fn add_cpu(&mut self, cgroup: &Cgroup, metrics: &mut Metrics) {
+    fn add_cpu(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
         let Some(used) = self.reader.cpu(cgroup) else {
             return;
         };
@@ -160,7 +161,7 @@ impl Look {
         metrics.add(family::CPU_THROTTLED, [], times.throttled / NANOSECONDS);
     }
 
-    fn add_memory(&mut self, cgroup: &Cgroup, metrics: &mut Metrics) {
+    fn add_memory(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
         let Some(memory) = self.reader.memory(cgroup) else {
             return;
         };
@@ -192,7 +193,7 @@ impl Look {
         }
     }
 
-    fn add_pressure(&mut self, cgroup: &Cgroup, metrics: &mut Metrics) {
+    fn add_pressure(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
         for (resource, waiting, stalled) in [
             (
                 Resource::Cpu,
@@ -217,7 +218,7 @@ impl Look {
         }
     }
 
-    fn add_tasks(&mut self, id: &str, cgroup: &Cgroup, metrics: &mut Metrics) {
+    fn add_tasks(&mut self, id: &str, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
         let tasks = self.reader.tasks(cgroup);
         if let Some(processes) = &tasks.processes {
             metrics.add(family::PROCESSES, [], processes.len() as u64);
@@ -232,7 +233,7 @@ impl Look {
         }
     }
 
-    fn add_io(&mut self, cgroup: &Cgroup, metrics: &mut Metrics) {
+    fn add_io(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
         for io in self.reader.io(cgroup) {
             let device = self.device(&io.device);
             for (family, number) in [
@@ -251,7 +252,7 @@ impl Look {
         }
     }
 
-    fn add_file_system(&mut self, id: &str, metrics: &mut Metrics) {
+    fn add_file_system(&mut self, id: &str, metrics: &mut MetricsBuilder) {
         let root = self.root_dir.as_str();
         let (Ok(stat), Ok(metadata)) = (rustix::fs::statvfs(root), fs::metadata(root)) else {
             return;
@@ -282,7 +283,7 @@ impl Look {
     }
 }
 
-fn add_spec(container: &Container, metrics: &mut Metrics) {
+fn add_spec(container: &Container, metrics: &mut MetricsBuilder) {
     let resources = container.status.resources.as_ref();
     let Some(linux) = resources.and_then(|resources| resources.linux.as_ref()) else {
         return;

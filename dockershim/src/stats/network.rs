@@ -6,7 +6,7 @@ use std::{collections::HashMap, fs::File, sync::Arc};
 use cri_proto::runtime::v1::{NetworkInterfaceUsage, NetworkUsage};
 use parking_lot::Mutex;
 
-use super::{convert::value, usage::Reader};
+use super::{convert::value, usage::KernelFileReader};
 use crate::{
     model::Id,
     process::{Process, Processes},
@@ -40,17 +40,17 @@ pub struct Direction {
     pub dropped: u64,
 }
 
-/// The first processes of sandboxes, kept open between looks.
+/// The first processes of sandboxes, kept open between collections.
 #[derive(Debug)]
-pub struct Namespaces {
+pub struct NetworkNamespaces {
     processes: Arc<Processes>,
     /// The process of each sandbox, with the pid that it was found by.
     held: Mutex<HashMap<Id, (i64, Arc<Process>)>>,
 }
 
-// === impl Namespaces ===
+// === impl NetworkNamespaces ===
 
-impl Namespaces {
+impl NetworkNamespaces {
     /// Creates an empty set.
     pub fn new(processes: Arc<Processes>) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Namespaces {
 
     /// The interfaces of the sandbox `id`, whose first process is `pid`: without loopback, the
     /// default one first. Empty if the process has exited or the pid belongs to another one.
-    pub fn interfaces(&self, reader: &mut Reader, id: &str, pid: i64) -> Vec<Interface> {
+    pub fn interfaces(&self, reader: &mut KernelFileReader, id: &str, pid: i64) -> Vec<Interface> {
         let Some(process) = self.process(id, pid) else {
             return Vec::new();
         };
@@ -192,8 +192,8 @@ Inter-|   Receive                                                |  Transmit
         };
         make("7", "0::/docker/0123");
         let processes = Processes::in_procfs(proc.path());
-        let namespaces = Namespaces::new(Arc::new(processes));
-        let mut reader = Reader::default();
+        let namespaces = NetworkNamespaces::new(Arc::new(processes));
+        let mut reader = KernelFileReader::default();
         let mut count = |pid| namespaces.interfaces(&mut reader, "0123", pid).len();
         assert_eq!(count(7), 2);
         // The pid is reused by a process of another container.

@@ -2,7 +2,7 @@
 
 use cri_proto::runtime::v1::{PsiData, PsiStats};
 
-use super::{cgroup::Cgroup, usage::Reader};
+use super::{cgroup::Cgroup, usage::KernelFileReader};
 
 /// A resource with pressure information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Resource {
     }
 }
 
-impl Reader {
+impl KernelFileReader {
     /// The pressure on `resource`. Available only in the v2 hierarchy, and only if the kernel
     /// measures it.
     pub fn pressure(&mut self, cgroup: &Cgroup, resource: Resource) -> Option<PsiStats> {

@@ -87,7 +87,7 @@ pub struct Tasks {
 
 /// Reads cgroup files into one buffer.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct KernelFileReader {
     buffer: Vec<u8>,
     path: PathBuf,
 }
@@ -106,11 +106,11 @@ impl Memory {
     }
 }
 
-// === impl Reader ===
+// === impl KernelFileReader ===
 
-impl Reader {
+impl KernelFileReader {
     /// The text of a file that the kernel returns in one piece, such as a number or a key table;
-    /// `None` if it does not exist. Most of a look's time is spent in system calls, so this avoids
+    /// `None` if it does not exist. Most of the time is spent in system calls, so this avoids
     /// a second read to detect the end.
     pub(super) fn text(&mut self, directory: &Path, file: &str) -> Option<&str> {
         self.read(directory, file, true)

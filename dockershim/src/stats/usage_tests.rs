@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     process::Processes,
-    stats::{block_io::DeviceIo, cgroup::Finder, pressure::Resource},
+    stats::{block_io::DeviceIo, cgroup::CgroupCache, pressure::Resource},
 };
 
 const ID: &str = "0123456789abcdef";
@@ -62,8 +62,8 @@ impl Node {
 
     fn cgroup(&self) -> Arc<Cgroup> {
         let processes = Processes::in_procfs(&self.dir.path().join("proc"));
-        let finder = Finder::new(Arc::new(processes));
-        finder.find(ID, 7).unwrap()
+        let cache = CgroupCache::new(Arc::new(processes));
+        cache.find(ID, 7).unwrap()
     }
 }
 
@@ -141,7 +141,7 @@ fn v2() -> Node {
 #[test]
 fn both_versions_say_the_same() {
     for node in [v1(), v2()] {
-        let (cgroup, mut reader) = (node.cgroup(), Reader::default());
+        let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
         assert_eq!(reader.cpu(&cgroup), Some(5_000_000_000));
         let times = reader.cpu_times(&cgroup);
         assert_eq!((times.user, times.system), (3_000_000_000, 2_000_000_000));
@@ -197,7 +197,11 @@ fn both_versions_say_the_same() {
 
 #[test]
 fn throttling_is_in_nanoseconds() {
-    let throttled = |node: Node| Reader::default().cpu_times(&node.cgroup()).throttled;
+    let throttled = |node: Node| {
+        KernelFileReader::default()
+            .cpu_times(&node.cgroup())
+            .throttled
+    };
     assert_eq!((throttled(v1()), throttled(v2())), (70, 7000));
 }
 
@@ -215,7 +219,7 @@ fn no_limit_is_none() {
         ("unified/memory.swap.max", "max\n"),
     ]);
     for node in [v1, v2] {
-        let memory = Reader::default().memory(&node.cgroup()).unwrap();
+        let memory = KernelFileReader::default().memory(&node.cgroup()).unwrap();
         assert_eq!((memory.limit, memory.available()), (None, None));
         assert_eq!(memory.swap.unwrap().available, None);
     }
@@ -227,7 +231,7 @@ fn a_limit_above_is_not_its_own() {
         ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ("memory/memory.stat", "hierarchical_memory_limit 5000\n"),
     ]);
-    let memory = Reader::default().memory(&node.cgroup()).unwrap();
+    let memory = KernelFileReader::default().memory(&node.cgroup()).unwrap();
     assert_eq!(memory.limit, None);
 }
 
@@ -235,7 +239,7 @@ fn a_limit_above_is_not_its_own() {
 fn a_list_may_be_long() {
     let pids: String = (0..20_000).map(|pid| format!("{pid}\n")).collect();
     let node = v2().files(&[("unified/cgroup.procs", &pids)]);
-    let tasks = Reader::default().tasks(&node.cgroup());
+    let tasks = KernelFileReader::default().tasks(&node.cgroup());
     assert_eq!(tasks.processes, Some((0..20_000).collect()));
 }
 
@@ -257,7 +261,7 @@ fn pressures_come_from_the_unified_hierarchy() {
         ("unified/cpu.stat", "usage_usec 1\n"),
         ("unified/cpu.pressure", PSI),
     ]);
-    let (cgroup, mut reader) = (hybrid.cgroup(), Reader::default());
+    let (cgroup, mut reader) = (hybrid.cgroup(), KernelFileReader::default());
     // A v1 controller takes precedence over the unified hierarchy.
     assert_eq!(reader.cpu(&cgroup), Some(42));
     let memory = reader.memory(&cgroup).unwrap();
@@ -277,7 +281,7 @@ fn a_cgroup_that_is_gone_uses_nothing() {
         Node::new(&["cpuacct", "memory", "pids", "blkio"], false),
         Node::new(&[], true),
     ] {
-        let (cgroup, mut reader) = (node.cgroup(), Reader::default());
+        let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
         assert_eq!(reader.cpu(&cgroup), None);
         assert_eq!(reader.memory(&cgroup), None);
         assert_eq!(reader.threads(&cgroup), None);
@@ -327,7 +331,7 @@ proptest! {
                 let content = if number { usage.as_bytes() } else { &content };
                 node.write(&format!("{hierarchy}/docker/{ID}/{file}"), content);
             }
-            let (cgroup, mut reader) = (node.cgroup(), Reader::default());
+            let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
             let _ = reader.cpu(&cgroup);
             let _ = reader.cpu_times(&cgroup);
             if let Some(memory) = reader.memory(&cgroup) {

@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{convert::now, disk_walk::Walk, upper_dir};
+use super::{convert::now, disk_walk::DiskWalk, upper_dir};
 use crate::{
     model::{Container, Id, Model},
     process::Processes,
@@ -45,10 +45,10 @@ pub struct Measurement {
 #[derive(Debug, Default)]
 pub struct WritableLayers {
     measured: Mutex<HashMap<Id, Outcome>>,
-    asked: Notify,
+    requested: Notify,
     /// Notifies when another container has been measured.
     advanced: Notify,
-    last_asked: Mutex<Option<Instant>>,
+    last_requested: Mutex<Option<Instant>>,
     /// The number of partial measurements.
     pub in_part: Counter,
 }
@@ -74,15 +74,15 @@ impl WritableLayers {
     }
 
     /// Requests measurements.
-    pub fn ask(&self) {
-        *self.last_asked.lock() = Some(Instant::now());
-        self.asked.notify_one();
+    pub fn request(&self) {
+        *self.last_requested.lock() = Some(Instant::now());
+        self.requested.notify_one();
     }
 
     /// Requests measurements, and waits for at most `limit` until every running container has been
     /// measured at least once.
     pub async fn first(&self, model: &Model, limit: Duration) {
-        self.ask();
+        self.request();
         let measured = async {
             loop {
                 let advanced = self.advanced.notified();
@@ -123,7 +123,7 @@ impl WritableLayers {
     async fn run(self: Arc<Self>, model: Arc<Model>, processes: Arc<Processes>) {
         loop {
             let wanted = self
-                .last_asked
+                .last_requested
                 .lock()
                 .is_some_and(|at| at.elapsed() < INTEREST);
             match self.next(&model) {
@@ -148,7 +148,7 @@ impl WritableLayers {
                     self.advanced.notify_waiters();
                 }
                 // Containers that become due meanwhile are measured at the next request.
-                _ => self.asked.notified().await,
+                _ => self.requested.notified().await,
             }
         }
     }
@@ -196,7 +196,7 @@ async fn measure(container: Arc<Container>, processes: &Arc<Processes>) -> Optio
             let began = Instant::now();
             let mut walk = match walk {
                 Some(walk) => walk,
-                None => Walk::start(&directory(&container, &processes)?).ok()?,
+                None => DiskWalk::start(&directory(&container, &processes)?).ok()?,
             };
             let done = !walk.go_on(|| began.elapsed() < SLICE);
             Some((walk, done, began.elapsed()))

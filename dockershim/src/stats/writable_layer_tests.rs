@@ -44,7 +44,7 @@ async fn layers_are_measured_only_when_somebody_asks() {
     let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(layers.of("a"), None);
-    layers.ask();
+    layers.request();
     let mut found = None;
     for _ in 0..500 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -59,7 +59,7 @@ async fn layers_are_measured_only_when_somebody_asks() {
     assert_eq!((layers.of("none"), layers.of("gone")), (None, None));
     // A removed container is forgotten.
     model.remove("a");
-    layers.ask();
+    layers.request();
     for _ in 0..500 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if layers.of("a").is_none() {

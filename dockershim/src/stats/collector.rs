@@ -1,4 +1,4 @@
-//! A look at the resource usage of sandboxes and containers.
+//! Collects the resource usage of sandboxes and containers.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,16 +17,16 @@ use super::{
     },
     network::{self, Interface},
     pressure::Resource,
-    usage::Reader,
+    usage::KernelFileReader,
 };
 use crate::model::{Container, Sandbox, Snapshot};
 
-/// A look at the current usage; its reads may block.
+/// Collects the current usage; its reads may block.
 #[derive(Debug)]
-pub struct Look {
+pub struct StatsCollector {
     pub(super) stats: Arc<Stats>,
     pub(super) root_dir: String,
-    pub(super) reader: Reader,
+    pub(super) reader: KernelFileReader,
     /// Device paths by `major:minor`.
     pub(super) devices: HashMap<String, String>,
 }
@@ -40,12 +40,12 @@ struct Usage {
     io: Option<IoUsage>,
 }
 
-impl Look {
+impl StatsCollector {
     pub(super) fn new(stats: Arc<Stats>, root_dir: String) -> Self {
         Self {
             stats,
             root_dir,
-            reader: Reader::default(),
+            reader: KernelFileReader::default(),
             devices: HashMap::new(),
         }
     }
