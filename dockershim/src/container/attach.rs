@@ -6,8 +6,8 @@ use futures::{FutureExt as _, future::ready};
 
 use super::{
     exec::{check, require_running},
-    output::Output,
-    session::{self, Ended},
+    output::ProcessOutput,
+    session::{self, SessionEnd},
     status::find,
     stop::wait_for_end,
 };
@@ -62,7 +62,7 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
         streams.stdin = None;
     }
     let (reader, writer) = shim.engine.attach_container(id, to).await?;
-    let reader = Output::new(reader, wait_for_end(shim, id));
+    let reader = ProcessOutput::new(reader, wait_for_end(shim, id));
     let sizes = streams.resize.take();
     let resizing = async {
         if let Some(mut sizes) = sizes {
@@ -81,11 +81,11 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
     match ended {
         // The engine closes the stream when the container exits, when the client's input ends, or
         // when the engine itself stops; in the last case, this request fails.
-        Ended::Output => match shim.engine.inspect_container(id).await {
+        SessionEnd::Output => match shim.engine.inspect_container(id).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(()),
         },
-        Ended::NotStarted(_) | Ended::ClientGone => Ok(()),
-        broken @ Ended::Engine(_) => Err(broken.into_error("container", id)),
+        SessionEnd::NotStarted(_) | SessionEnd::ClientGone => Ok(()),
+        broken @ SessionEnd::Engine(_) => Err(broken.into_error("container", id)),
     }
 }

@@ -32,13 +32,13 @@ pub struct CgroupSettings {
     /// The current settings of containers whose settings were changed after creation.
     changed: Arc<Checkpoints<Unified>>,
     /// The result of the last attempt, by container. Locked during a write.
-    tries: tokio::sync::Mutex<HashMap<String, Try>>,
+    attempts: tokio::sync::Mutex<HashMap<String, WriteAttempt>>,
     failed: AtomicU64,
 }
 
 /// The result of writing the settings of a container whose first process is `pid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Try {
+struct WriteAttempt {
     pid: i64,
     written: bool,
 }
@@ -52,7 +52,7 @@ impl CgroupSettings {
             cgroups: unified::ROOT.into(),
             processes,
             changed: Arc::new(Checkpoints::new(root_directory.join("cgroup-settings"))),
-            tries: tokio::sync::Mutex::default(),
+            attempts: tokio::sync::Mutex::default(),
             failed: AtomicU64::new(0),
         }
     }
@@ -65,8 +65,8 @@ impl CgroupSettings {
     /// Writes the settings of a running `container`. A failure is counted, logged and retried
     /// later; the container keeps running.
     pub async fn write(&self, container: &Container) {
-        let mut tries = self.tries.lock().await;
-        self.try_to_write(container, &mut tries).await;
+        let mut attempts = self.attempts.lock().await;
+        self.try_to_write(container, &mut attempts).await;
     }
 
     /// Changes the settings of a running `container` for the rest of its life.
@@ -78,7 +78,7 @@ impl CgroupSettings {
             return Ok(());
         }
         // Serialises concurrent changes.
-        let _tries = self.tries.lock().await;
+        let _attempts = self.attempts.lock().await;
         unified::apply(&self.cgroups, &self.processes, container, &change).await?;
         let mut wanted = self.wanted(container).await;
         wanted.extend(change);
@@ -94,16 +94,16 @@ impl CgroupSettings {
     /// Writes the settings of every running container that does not have them, and forgets removed
     /// containers.
     pub async fn write_missing(&self, snapshot: &Snapshot) {
-        let mut tries = self.tries.lock().await;
-        tries.retain(|id, _| snapshot.contains(id));
+        let mut attempts = self.attempts.lock().await;
+        attempts.retain(|id, _| snapshot.contains(id));
         for container in snapshot.containers() {
             let runs = container.status.state() == ContainerState::ContainerRunning;
-            let written = Try {
+            let written = WriteAttempt {
                 pid: container.pid,
                 written: true,
             };
-            if runs && !container.provisional && tries.get(container.id()) != Some(&written) {
-                self.try_to_write(container, &mut tries).await;
+            if runs && !container.provisional && attempts.get(container.id()) != Some(&written) {
+                self.try_to_write(container, &mut attempts).await;
             }
         }
         let ids: Vec<String> = snapshot.ids().map(|id| id.to_string()).collect();
@@ -113,14 +113,18 @@ impl CgroupSettings {
         let _ = tokio::task::spawn_blocking(forget).await;
     }
 
-    async fn try_to_write(&self, container: &Container, tries: &mut HashMap<String, Try>) {
+    async fn try_to_write(
+        &self,
+        container: &Container,
+        attempts: &mut HashMap<String, WriteAttempt>,
+    ) {
         let wanted = self.wanted(container).await;
         let result = unified::apply(&self.cgroups, &self.processes, container, &wanted).await;
-        let now = Try {
+        let now = WriteAttempt {
             pid: container.pid,
             written: result.is_ok(),
         };
-        let before = tries.insert(container.id().to_owned(), now);
+        let before = attempts.insert(container.id().to_owned(), now);
         if let Err(error) = result {
             self.failed.fetch_add(1, Ordering::Relaxed);
             if before != Some(now) {

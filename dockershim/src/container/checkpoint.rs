@@ -28,7 +28,7 @@ const NOT_IMPLEMENTED: u16 = 501;
 
 /// The validated request.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct CheckpointOptions {
     location: PathBuf,
     timeout: Duration,
 }
@@ -44,7 +44,7 @@ pub async fn checkpoint(
     shim: &Shim,
     request: CheckpointContainerRequest,
 ) -> Result<CheckpointContainerResponse, Error> {
-    let wanted = Wanted::of(&request)?;
+    let options = CheckpointOptions::of(&request)?;
     let container = find(shim, &request.container_id).await?;
     require_running(&container)?;
     let id = container.id();
@@ -54,9 +54,9 @@ pub async fn checkpoint(
     made.map_err(file("make the directory", &directory))?;
     let dumped = shim
         .engine
-        .create_checkpoint(id, NAME, &directory, wanted.timeout);
+        .create_checkpoint(id, NAME, &directory, options.timeout);
     let archived = match dumped.await {
-        Ok(()) => archive(directory.clone(), wanted.location).await,
+        Ok(()) => archive(directory.clone(), options.location).await,
         Err(error) => Err(explain(error)),
     };
     if archived.is_ok()
@@ -73,7 +73,7 @@ pub fn remove_incomplete(root: &Path) {
     remove(&root.join(DUMPS));
 }
 
-impl Wanted {
+impl CheckpointOptions {
     fn of(request: &CheckpointContainerRequest) -> Result<Self, Error> {
         let CheckpointContainerRequest {
             location, timeout, ..
@@ -192,8 +192,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(location: &str, timeout: i64) -> Result<Wanted, Error> {
-        Wanted::of(&CheckpointContainerRequest {
+    fn options(location: &str, timeout: i64) -> Result<CheckpointOptions, Error> {
+        CheckpointOptions::of(&CheckpointContainerRequest {
             container_id: "c".into(),
             location: location.into(),
             timeout,
@@ -203,15 +203,15 @@ mod tests {
     #[test]
     fn a_bad_field_is_named() {
         for location in ["", "checkpoint.tar", "/", "/var/", "/.."] {
-            let error = wanted(location, 0).unwrap_err();
+            let error = options(location, 0).unwrap_err();
             assert_eq!(error.code(), Code::InvalidArgument, "{location:?}");
             assert!(error.to_string().starts_with("location: "), "{error}");
         }
-        let error = wanted("/c.tar", -1).unwrap_err();
+        let error = options("/c.tar", -1).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
         assert!(error.to_string().starts_with("timeout: -1"), "{error}");
-        assert_eq!(wanted("/c.tar", 0).unwrap().timeout, DEFAULT_TIMEOUT);
-        let timeout = wanted("/c.tar", 3).unwrap().timeout;
+        assert_eq!(options("/c.tar", 0).unwrap().timeout, DEFAULT_TIMEOUT);
+        let timeout = options("/c.tar", 3).unwrap().timeout;
         assert_eq!(timeout, Duration::from_secs(3));
     }
 

@@ -41,7 +41,7 @@ pub fn from_inspect(
     let state = inspect.state.unwrap_or_default();
     let created_at = nanoseconds(inspect.created.as_deref()).unwrap_or_default();
     let exit_code = state.exit_code.unwrap_or_default();
-    let life = Life::of(&state, created_at);
+    let lifecycle = Lifecycle::of(&state, created_at);
     let image_mounts = image_mounts::from_label(read.own(labels::IMAGE_MOUNTS));
     let recursive = recursively_read_only(inspect.host_config.as_ref());
     let cri_log = read.own(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI;
@@ -51,18 +51,18 @@ pub fn from_inspect(
         status: ContainerStatus {
             id: inspect.id?,
             metadata: Some(metadata),
-            state: life.state.into(),
+            state: lifecycle.state.into(),
             created_at,
-            started_at: life.started_at,
-            finished_at: life.finished_at,
+            started_at: lifecycle.started_at,
+            finished_at: lifecycle.finished_at,
             exit_code: i32::try_from(exit_code).unwrap_or(i32::MAX),
             image: Some(ImageSpec {
                 image: config.image.unwrap_or_default(),
                 user_specified_image: read.own(labels::USER_SPECIFIED_IMAGE).into(),
                 ..Default::default()
             }),
-            reason: life.reason.into(),
-            message: life.message,
+            reason: lifecycle.reason.into(),
+            message: lifecycle.message,
             labels,
             annotations,
             mounts: inspect
@@ -102,7 +102,7 @@ fn compresses_its_log(host: Option<&HostConfig>) -> bool {
 }
 
 /// A container's state, and the details of its exit.
-struct Life {
+struct Lifecycle {
     state: ContainerState,
     started_at: i64,
     finished_at: i64,
@@ -110,11 +110,11 @@ struct Life {
     message: String,
 }
 
-impl Life {
+impl Lifecycle {
     fn of(state: &bollard::models::ContainerState, created_at: i64) -> Self {
         let finished_at = nanoseconds(state.finished_at.as_deref());
         let exit_code = state.exit_code.unwrap_or_default();
-        let mut life = Self {
+        let mut lifecycle = Self {
             state: ContainerState::ContainerRunning,
             started_at: nanoseconds(state.started_at.as_deref()).unwrap_or_default(),
             finished_at: 0,
@@ -123,14 +123,14 @@ impl Life {
         };
         // A paused or restarting container counts as running, as with the engine.
         if state.running.unwrap_or_default() {
-            return life;
+            return lifecycle;
         }
-        life.message = state.error.clone().unwrap_or_default();
-        life.state = ContainerState::ContainerExited;
+        lifecycle.message = state.error.clone().unwrap_or_default();
+        lifecycle.state = ContainerState::ContainerExited;
         match finished_at {
             Some(finished_at) => {
-                life.finished_at = finished_at;
-                life.reason = match exit_code {
+                lifecycle.finished_at = finished_at;
+                lifecycle.reason = match exit_code {
                     // A program that survives the OOM kill of a child process may still exit with
                     // 0.
                     _ if state.oom_killed.unwrap_or_default() => OOM_KILLED,
@@ -140,12 +140,12 @@ impl Life {
             }
             // The engine failed to start it.
             None if exit_code != 0 => {
-                (life.started_at, life.finished_at) = (created_at, created_at);
-                life.reason = CANNOT_RUN;
+                (lifecycle.started_at, lifecycle.finished_at) = (created_at, created_at);
+                lifecycle.reason = CANNOT_RUN;
             }
-            None => life.state = ContainerState::ContainerCreated,
+            None => lifecycle.state = ContainerState::ContainerCreated,
         }
-        life
+        lifecycle
     }
 }
 
@@ -283,7 +283,7 @@ mod tests {
     const END: &str = "2026-01-01T00:00:02Z";
     const CREATED: i64 = 7;
 
-    fn life(running: bool, code: i64, started: &str, finished: &str, oom: bool) -> Life {
+    fn lifecycle(running: bool, code: i64, started: &str, finished: &str, oom: bool) -> Lifecycle {
         let state = bollard::models::ContainerState {
             running: Some(running),
             exit_code: Some(code),
@@ -293,36 +293,40 @@ mod tests {
             error: Some("why".into()),
             ..Default::default()
         };
-        Life::of(&state, CREATED)
+        Lifecycle::of(&state, CREATED)
     }
 
     #[test]
     fn a_containers_life() {
         use ContainerState::*;
         let cases = [
-            (life(false, 0, ZERO, ZERO, false), ContainerCreated, ""),
-            (life(true, 0, START, ZERO, false), ContainerRunning, ""),
+            (lifecycle(false, 0, ZERO, ZERO, false), ContainerCreated, ""),
+            (lifecycle(true, 0, START, ZERO, false), ContainerRunning, ""),
             (
-                life(false, 0, START, END, false),
+                lifecycle(false, 0, START, END, false),
                 ContainerExited,
                 "Completed",
             ),
-            (life(false, 3, START, END, false), ContainerExited, "Error"),
             (
-                life(false, 137, START, END, true),
+                lifecycle(false, 3, START, END, false),
+                ContainerExited,
+                "Error",
+            ),
+            (
+                lifecycle(false, 137, START, END, true),
                 ContainerExited,
                 "OOMKilled",
             ),
             (
-                life(false, 127, ZERO, ZERO, false),
+                lifecycle(false, 127, ZERO, ZERO, false),
                 ContainerExited,
                 "ContainerCannotRun",
             ),
         ];
-        for (life, state, reason) in cases {
-            assert_eq!((life.state, life.reason), (state, reason));
+        for (lifecycle, state, reason) in cases {
+            assert_eq!((lifecycle.state, lifecycle.reason), (state, reason));
         }
-        let failed = life(false, 127, ZERO, ZERO, false);
+        let failed = lifecycle(false, 127, ZERO, ZERO, false);
         assert_eq!((failed.started_at, failed.finished_at), (CREATED, CREATED));
         assert_eq!(failed.message, "why");
     }

@@ -21,7 +21,7 @@ use crate::{
     model::{LookupError, Sandbox},
     naming,
     sandbox::{self, cgroup_parent},
-    security::{self, Identity, Surroundings},
+    security::{self, Identity, SecurityInputs},
 };
 
 /// Creates a container in a ready sandbox.
@@ -49,7 +49,7 @@ pub async fn create(
     let _reserved = shim.reserve(&name)?;
     let engine = shim.engine.connection()?;
     let pod_config = request.sandbox_config.unwrap_or_default();
-    let mounts_images = config.mounts.iter().any(image_mounts::is_one);
+    let mounts_images = config.mounts.iter().any(image_mounts::is_image_mount);
     let created = async {
         // A creation that hangs blocks only others that also mount images.
         let _mounted = if mounts_images {
@@ -57,9 +57,9 @@ pub async fn create(
         } else {
             None
         };
-        let parts = image_mounts::engine_parts(&engine, &config.mounts);
+        let sub_paths = image_mounts::engine_sub_paths(&engine, &config.mounts);
         let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
-        create_known(shim, NewContainer { name, body }, &parts).await
+        create_known(shim, NewContainer { name, body }, &sub_paths).await
     }
     .await;
     if created.is_err() && mounts_images {
@@ -77,10 +77,10 @@ pub async fn create(
 async fn create_known(
     shim: &Shim,
     new: NewContainer,
-    parts: &[image_mounts::Part],
+    sub_paths: &[image_mounts::SubPathMount],
 ) -> Result<String, Error> {
     let container_id = create_named(shim, new).await?;
-    let checked = match image_mounts::check_parts(shim, &container_id, parts).await {
+    let checked = match image_mounts::check_sub_paths(shim, &container_id, sub_paths).await {
         Ok(()) => shim
             .inspector
             .refresh(&container_id)
@@ -245,12 +245,12 @@ async fn create_body(
     if let Some(labels) = &mut body.labels {
         labels.extend(image_mounts::label(&images));
     }
-    let around = Surroundings {
+    let inputs = SecurityInputs {
         sandbox: sandbox.id(),
         target: target.as_deref(),
         capabilities: security::available_capabilities(engine),
     };
-    security::apply_to_container(context, around, &mut host).await?;
+    security::apply_to_container(context, inputs, &mut host).await?;
     body.host_config = Some(host);
     Ok(body)
 }

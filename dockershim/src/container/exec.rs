@@ -8,9 +8,9 @@ use futures::FutureExt as _;
 use tokio::sync::mpsc;
 
 use super::{
-    exec_process::{self, exited},
-    output::Output,
-    session::{self, Ended},
+    exec_process::{self, wait_for_exit},
+    output::ProcessOutput,
+    session::{self, SessionEnd},
     status::find,
     stop::wait_for_end,
 };
@@ -105,7 +105,7 @@ pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Erro
     };
     let id = shim.engine.create_exec(container.id(), command).await?;
     let (reader, writer) = shim.engine.start_exec(&id, tty).await?;
-    let reader = Output::new(reader, wait_for_end(shim, container.id()));
+    let reader = ProcessOutput::new(reader, wait_for_end(shim, container.id()));
     let gone = streams.gone.clone();
     let mut streams = streams;
     let sizes = streams.resize.take();
@@ -116,12 +116,14 @@ pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Erro
         never = follow_sizes(shim, &id, sizes) => match never {},
     };
     let ended = match ended {
-        Ended::Output => tokio::select! {
-            exited = exited(shim, &id, container.id()) => return Ok(Exit::Code(exited?.code)),
-            () = gone.cancelled() => Ended::ClientGone,
+        SessionEnd::Output => tokio::select! {
+            exited = wait_for_exit(shim, &id, container.id()) => {
+                return Ok(Exit::Code(exited?.code));
+            }
+            () = gone.cancelled() => SessionEnd::ClientGone,
         },
-        Ended::NotStarted(reason) => {
-            let code = exited(shim, &id, container.id()).await?.code;
+        SessionEnd::NotStarted(reason) => {
+            let code = wait_for_exit(shim, &id, container.id()).await?.code;
             return Ok(Exit::NotStarted { code, reason });
         }
         ended => ended,

@@ -24,7 +24,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a command exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exited {
+pub struct CommandExit {
     /// The exit code.
     pub code: i32,
     /// Whether the command was started. If not, the output is the engine's error message.
@@ -36,13 +36,13 @@ pub struct Exited {
 /// # Errors
 /// The engine's; `FailedPrecondition` if the container has exited and the engine does not report
 /// the command's exit.
-pub async fn exited(shim: &Shim, exec: &str, container: &str) -> Result<Exited, Error> {
-    let told = async {
+pub async fn wait_for_exit(shim: &Shim, exec: &str, container: &str) -> Result<CommandExit, Error> {
+    let reported = async {
         let mut pause = FIRST_POLL;
         loop {
             match shim.engine.inspect_exec(exec).await {
                 Ok(state) => {
-                    if let Some(exited) = Exited::of(&state) {
+                    if let Some(exited) = CommandExit::of(&state) {
                         return Ok(Some(exited));
                     }
                 }
@@ -53,13 +53,13 @@ pub async fn exited(shim: &Shim, exec: &str, container: &str) -> Result<Exited, 
             pause = slower(pause);
         }
     };
-    let never_told = async {
+    let not_reported = async {
         wait_for_end(shim, container).await;
         tokio::time::sleep(PATIENCE).await;
     };
     let exited = tokio::select! {
-        exited = told => exited?,
-        () = never_told => None,
+        exited = reported => exited?,
+        () = not_reported => None,
     };
     exited.ok_or_else(|| {
         let reason = "has ended, and the engine does not tell how its command did";
@@ -71,7 +71,7 @@ pub async fn exited(shim: &Shim, exec: &str, container: &str) -> Result<Exited, 
 /// reliable only once the engine has finished with the command.
 pub async fn has_started(shim: &Shim, exec: &str) -> bool {
     match shim.engine.inspect_exec(exec).await {
-        Ok(state) => Exited::of(&state).is_none_or(|exited| exited.started),
+        Ok(state) => CommandExit::of(&state).is_none_or(|exited| exited.started),
         Err(error) => {
             tracing::debug!(%error, "taken for a command that was started");
             true
@@ -83,7 +83,7 @@ pub async fn has_started(shim: &Shim, exec: &str) -> bool {
 /// the signal that fits its kind (SIGHUP with a terminal, else SIGTERM), and finally SIGKILL.
 pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
     let polite = if tty { Signal::HUP } else { Signal::TERM };
-    let ends = || tokio::time::timeout(GRACE, exited(shim, exec, container));
+    let ends = || tokio::time::timeout(GRACE, wait_for_exit(shim, exec, container));
     if ends().await.is_ok() {
         return;
     }
@@ -108,7 +108,7 @@ pub async fn kill(shim: &Shim, exec: &str, container: &str) {
                     Ok(_) => "it does not end".to_owned(),
                     Err(error) => break error.to_string(),
                 },
-                None if Exited::of(&state).is_some() => return,
+                None if CommandExit::of(&state).is_some() => return,
                 None => "it has not begun".to_owned(),
             },
             // The container is gone, and the command with it.
@@ -182,9 +182,9 @@ fn session(proc: &Path, leader: i64) -> Vec<i64> {
     in_session.collect()
 }
 
-// === impl Exited ===
+// === impl CommandExit ===
 
-impl Exited {
+impl CommandExit {
     /// `None` while the command is running or not yet started.
     fn of(state: &ExecInspectResponse) -> Option<Self> {
         let (Some(false), Some(code)) = (state.running, state.exit_code) else {
@@ -210,7 +210,7 @@ mod tests {
                 pid,
                 ..Default::default()
             };
-            Exited::of(&state).map(|exited| (exited.code, exited.started))
+            CommandExit::of(&state).map(|exited| (exited.code, exited.started))
         };
         assert_eq!(of(false, Some(126), Some(0)), Some((126, false)));
         assert_eq!(of(false, Some(126), Some(77)), Some((126, true)));

@@ -16,7 +16,7 @@ use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    exec::require_running, exec_process, output::Output, status::find, stop::wait_for_end,
+    exec::require_running, exec_process, output::ProcessOutput, status::find, stop::wait_for_end,
 };
 use crate::{
     Error, Shim,
@@ -87,9 +87,9 @@ pub async fn exec_sync(
 
 async fn run(shim: &Shim, exec: &str, container: &str) -> Result<ExecSyncResponse, Error> {
     let (reader, _writer) = shim.engine.start_exec(exec, false).await?;
-    let reader = Output::new(reader, wait_for_end(shim, container));
+    let reader = ProcessOutput::new(reader, wait_for_end(shim, container));
     let kept = AtomicUsize::new(0);
-    let (mut stdout, mut stderr) = (Kept::new(&kept), Kept::new(&kept));
+    let (mut stdout, mut stderr) = (LimitedOutput::new(&kept), LimitedOutput::new(&kept));
     let carried = engine::carry(reader, false, &mut stdout, &mut stderr).await;
     carried.map_err(|error| EngineError {
         action: "read the output of command",
@@ -99,7 +99,7 @@ async fn run(shim: &Shim, exec: &str, container: &str) -> Result<ExecSyncRespons
     if stdout.cut || stderr.cut {
         shim.exec_output.reach();
     }
-    let exited = exec_process::exited(shim, exec, container).await?;
+    let exited = exec_process::wait_for_exit(shim, exec, container).await?;
     if !exited.started {
         std::mem::swap(&mut stdout, &mut stderr);
     }
@@ -112,7 +112,7 @@ async fn run(shim: &Shim, exec: &str, container: &str) -> Result<ExecSyncRespons
 
 /// Keeps output until both streams together reach the limit, and drops the rest, so that the
 /// command never blocks.
-struct Kept<'a> {
+struct LimitedOutput<'a> {
     bytes: Vec<u8>,
     /// Whether any output was dropped.
     cut: bool,
@@ -120,7 +120,7 @@ struct Kept<'a> {
     sum: &'a AtomicUsize,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> LimitedOutput<'a> {
     fn new(sum: &'a AtomicUsize) -> Self {
         Self {
             bytes: Vec::new(),
@@ -130,7 +130,7 @@ impl<'a> Kept<'a> {
     }
 }
 
-impl AsyncWrite for Kept<'_> {
+impl AsyncWrite for LimitedOutput<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn output_stops_at_the_limit_of_both_streams() {
         let sum = AtomicUsize::new(0);
-        let (mut stdout, mut stderr) = (Kept::new(&sum), Kept::new(&sum));
+        let (mut stdout, mut stderr) = (LimitedOutput::new(&sum), LimitedOutput::new(&sum));
         stderr.write_all(b"err").await.unwrap();
         assert!(!stderr.cut);
         stdout.write_all(&vec![1; OUTPUT_LIMIT]).await.unwrap();

@@ -146,7 +146,7 @@ fn engine_source(id: &str, others: usize) -> String {
 }
 
 /// Whether `mount` is an image mount.
-pub fn is_one(mount: &Mount) -> bool {
+pub fn is_image_mount(mount: &Mount) -> bool {
     let image = mount.image.as_ref();
     image.is_some_and(|image| !image.image.is_empty())
 }
@@ -162,20 +162,20 @@ pub fn user_of<'a>(image: &str, snapshot: &'a Snapshot) -> Option<&'a Arc<Contai
 
 /// A mount of an image's sub-path by the engine, which checks the sub-path only at start.
 #[derive(Debug)]
-pub struct Part {
+pub struct SubPathMount {
     field: String,
     container_path: String,
     sub_path: String,
 }
 
 /// The image sub-paths that `engine` itself mounts.
-pub fn engine_parts(engine: &Connection, mounts: &[Mount]) -> Vec<Part> {
-    let has_part = |mount: &Mount| is_one(mount) && !mount.image_sub_path.is_empty();
+pub fn engine_sub_paths(engine: &Connection, mounts: &[Mount]) -> Vec<SubPathMount> {
+    let has_sub_path = |mount: &Mount| is_image_mount(mount) && !mount.image_sub_path.is_empty();
     mounts
         .iter()
         .enumerate()
-        .filter(|(_, mount)| engine.serves(1, 48) && has_part(mount))
-        .map(|(index, mount)| Part {
+        .filter(|(_, mount)| engine.serves(1, 48) && has_sub_path(mount))
+        .map(|(index, mount)| SubPathMount {
             field: format!("config.mounts[{index}].image_sub_path"),
             container_path: mount.container_path.clone(),
             sub_path: mount.image_sub_path.clone(),
@@ -183,20 +183,24 @@ pub fn engine_parts(engine: &Connection, mounts: &[Mount]) -> Vec<Part> {
         .collect()
 }
 
-/// Checks that `parts` exist in the container that was created with them.
+/// Checks that `sub_paths` exist in the container that was created with them.
 ///
 /// # Errors
 /// `InvalidArgument` naming the field of a missing one, or the engine's error.
-pub async fn check_parts(shim: &Shim, container_id: &str, parts: &[Part]) -> Result<(), Error> {
-    for part in parts {
-        let path = &part.container_path;
+pub async fn check_sub_paths(
+    shim: &Shim,
+    container_id: &str,
+    sub_paths: &[SubPathMount],
+) -> Result<(), Error> {
+    for mount in sub_paths {
+        let path = &mount.container_path;
         let Err(error) = shim.engine.stat_in_container(container_id, path).await else {
             continue;
         };
         return Err(match error.cause {
             Cause::NotFound(_) | Cause::Refused { .. } => Error::invalid(
-                &part.field,
-                format!("the engine finds no {:?} in the image", part.sub_path),
+                &mount.field,
+                format!("the engine finds no {:?} in the image", mount.sub_path),
             ),
             _ => error.into(),
         });

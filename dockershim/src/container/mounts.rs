@@ -43,7 +43,7 @@ pub async fn apply_mounts(
         check(index, mount, can_be_recursively_read_only(engine))?;
     }
     for (index, mount) in mounts.into_iter().enumerate() {
-        if image_mounts::is_one(&mount) {
+        if image_mounts::is_image_mount(&mount) {
             let field = format!("config.mounts[{index}]");
             let path = mount.container_path.clone();
             let (mount, image) =
@@ -93,7 +93,7 @@ fn check(index: usize, mount: &Mount, recursive: bool) -> Result<(), Error> {
             return Err(Error::unsupported(name, reason));
         }
     }
-    let of_image = image_mounts::is_one(mount);
+    let of_image = image_mounts::is_image_mount(mount);
     for (name, path) in [
         ("host_path", &mount.host_path),
         ("container_path", &mount.container_path),

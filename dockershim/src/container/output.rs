@@ -19,14 +19,14 @@ use tokio::{
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A stream that also ends once the container has `ended` and no more output arrives.
-pub(super) struct Output<'a, R> {
+pub(super) struct ProcessOutput<'a, R> {
     from: R,
     ended: Option<BoxFuture<'a, ()>>,
     /// Runs since the container has exited without new output.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
-impl<'a, R: AsyncBufRead + Unpin> Output<'a, R> {
+impl<'a, R: AsyncBufRead + Unpin> ProcessOutput<'a, R> {
     pub(super) fn new(from: R, ended: impl Future<Output = ()> + Send + 'a) -> Self {
         Self {
             from,
@@ -52,7 +52,7 @@ impl<'a, R: AsyncBufRead + Unpin> Output<'a, R> {
     }
 }
 
-impl<R: AsyncBufRead + Unpin> AsyncBufRead for Output<'_, R> {
+impl<R: AsyncBufRead + Unpin> AsyncBufRead for ProcessOutput<'_, R> {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let this = self.get_mut();
         if ready!(this.poll_ready(cx))? {
@@ -66,7 +66,7 @@ impl<R: AsyncBufRead + Unpin> AsyncBufRead for Output<'_, R> {
     }
 }
 
-impl<R: AsyncBufRead + Unpin> AsyncRead for Output<'_, R> {
+impl<R: AsyncBufRead + Unpin> AsyncRead for ProcessOutput<'_, R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -94,7 +94,7 @@ mod tests {
         let (mut engine, from) = duplex(64);
         let (container, ended) = oneshot::channel::<()>();
         let ended = async move { drop(ended.await) };
-        let mut output = Output::new(BufReader::new(from), ended);
+        let mut output = ProcessOutput::new(BufReader::new(from), ended);
         engine.write_all(b"one").await.unwrap();
         let mut three = [0; 3];
         output.read_exact(&mut three).await.unwrap();

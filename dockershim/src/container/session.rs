@@ -16,7 +16,7 @@ const LONGEST_REASON: u64 = 64 * 1024;
 
 /// How a session ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum SessionEnd {
     /// The process closed its output, and all of it was delivered.
     Output,
     /// The process did not start; the engine's error message.
@@ -36,7 +36,7 @@ pub(super) async fn carry(
     tty: bool,
     streams: Streams,
     started: BoxFuture<'_, bool>,
-) -> Ended {
+) -> SessionEnd {
     let Streams {
         stdin,
         stdout,
@@ -50,7 +50,7 @@ pub(super) async fn carry(
         let first = from.fill_buf().await.map_err(OutputError::Engine)?;
         let ended = if first.is_empty() || started.await {
             engine::carry(from, tty, &mut stdout, &mut stderr).await?;
-            Ended::Output
+            SessionEnd::Output
         } else {
             let reason = reason(from, tty).await;
             // With a terminal, users see only stdout.
@@ -61,7 +61,7 @@ pub(super) async fn carry(
             };
             let told = to.write_all(format!("{reason}{end}").as_bytes()).await;
             told.map_err(OutputError::Taker)?;
-            Ended::NotStarted(reason)
+            SessionEnd::NotStarted(reason)
         };
         // The streams are shut down only on success, because a client takes their end for the end
         // of the command.
@@ -72,15 +72,15 @@ pub(super) async fn carry(
     let ended = tokio::select! {
         carried = output => match carried {
             Ok(ended) => ended,
-            Err(OutputError::Taker(_)) => Ended::ClientGone,
-            Err(OutputError::Engine(error)) => Ended::Engine(error),
+            Err(OutputError::Taker(_)) => SessionEnd::ClientGone,
+            Err(OutputError::Engine(error)) => SessionEnd::Engine(error),
         },
         never = input(stdin, to) => match never {},
-        () = gone.cancelled() => Ended::ClientGone,
+        () = gone.cancelled() => SessionEnd::ClientGone,
     };
     // If the client disconnected, an engine error does not matter.
     match ended {
-        Ended::Engine(_) if gone.is_cancelled() => Ended::ClientGone,
+        SessionEnd::Engine(_) if gone.is_cancelled() => SessionEnd::ClientGone,
         ended => ended,
     }
 }
@@ -111,9 +111,9 @@ async fn input(stdin: Option<Reader>, mut to: impl AsyncWrite + Unpin) -> std::c
     std::future::pending().await
 }
 
-// === impl Ended ===
+// === impl SessionEnd ===
 
-impl Ended {
+impl SessionEnd {
     /// The error of a session that did not end with its output.
     pub(super) fn into_error(self, kind: &'static str, id: &str) -> Error {
         let cause = match self {
@@ -151,9 +151,12 @@ mod tests {
             let started = ready(true).boxed();
             let ended = carry(&whole[..length], sink(), false, streams, started).await;
             if length == whole.len() {
-                assert!(matches!(ended, Ended::Output), "{ended:?}");
+                assert!(matches!(ended, SessionEnd::Output), "{ended:?}");
             } else {
-                assert!(matches!(ended, Ended::Engine(_)), "{length}: {ended:?}");
+                assert!(
+                    matches!(ended, SessionEnd::Engine(_)),
+                    "{length}: {ended:?}"
+                );
                 let error = ended.into_error("container", "c");
                 assert_eq!(tonic::Status::from(error).code(), tonic::Code::Unavailable);
             }

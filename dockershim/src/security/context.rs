@@ -34,7 +34,7 @@ pub fn apply_to_sandbox(
 }
 
 /// The objects that a container's security context refers to.
-pub struct Surroundings<'a> {
+pub struct SecurityInputs<'a> {
     /// The sandbox's full id.
     pub sandbox: &'a str,
     /// The full id of the container in `namespace_options.target_id`.
@@ -50,14 +50,14 @@ pub struct Surroundings<'a> {
 /// `InvalidArgument` or `Unsupported`, naming the field.
 pub async fn apply_to_container(
     context: Option<LinuxContainerSecurityContext>,
-    around: Surroundings<'_>,
+    inputs: SecurityInputs<'_>,
     host: &mut HostConfig,
 ) -> Result<(), Error> {
-    let Surroundings {
+    let SecurityInputs {
         sandbox,
         target,
         capabilities: available,
-    } = around;
+    } = inputs;
     let Some(context) = context else {
         // Without a context: the engine's defaults, in the sandbox's namespaces.
         return namespaces::of_container(&NamespaceOption::default(), sandbox, target, host);
@@ -124,13 +124,13 @@ mod tests {
             masked_paths: vec!["/proc/kcore".into()],
             ..Default::default()
         };
-        let around = Surroundings {
+        let inputs = SecurityInputs {
             sandbox: "s",
             target: None,
             capabilities: 0,
         };
         let mut host = HostConfig::default();
-        apply_to_container(Some(context), around, &mut host)
+        apply_to_container(Some(context), inputs, &mut host)
             .await
             .unwrap();
         assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
@@ -148,13 +148,13 @@ mod tests {
             }),
             ..Default::default()
         };
-        let around = Surroundings {
+        let inputs = SecurityInputs {
             sandbox: "s",
             target: None,
             capabilities: 0,
         };
         let mut host = HostConfig::default();
-        apply_to_container(Some(context), around, &mut host)
+        apply_to_container(Some(context), inputs, &mut host)
             .await
             .unwrap();
         assert_eq!(host.security_opt.unwrap(), ["seccomp=unconfined"]);

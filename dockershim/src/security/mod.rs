@@ -11,7 +11,7 @@ mod selinux;
 
 pub use capabilities::available as available_capabilities;
 pub(crate) use capabilities::effective as effective_capabilities;
-pub use context::{Surroundings, apply_to_container, apply_to_sandbox};
+pub use context::{SecurityInputs, apply_to_container, apply_to_sandbox};
 pub use identity::Identity;
 pub use namespaces::namespace_options;
 pub(crate) use oom_score::CAP_SYS_RESOURCE;
