@@ -26,20 +26,20 @@ const VICTIMS: usize = 512;
 /// The known OOM kills, from the engine's events and the kernel log.
 #[derive(Debug)]
 pub struct OomKills {
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<ObservedKills>>,
     /// Kills that the engine does not report, kept because the kernel log is overwritten.
-    found: Arc<Checkpoints<Found>>,
+    recorded: Arc<Checkpoints<RecordedKill>>,
     locality: EngineLocality,
 }
 
 #[derive(Debug)]
-struct Seen {
-    log: Log,
+struct ObservedKills {
+    log: KernelLogState,
     victims: VecDeque<Id>,
 }
 
 #[derive(Debug)]
-enum Log {
+enum KernelLogState {
     Unopened(PathBuf),
     Open(KernelLog),
     Unreadable,
@@ -47,7 +47,7 @@ enum Log {
 
 /// The container was OOM-killed in the run that started at `started_at`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Found {
+struct RecordedKill {
     started_at: i64,
 }
 
@@ -60,40 +60,40 @@ impl OomKills {
 
     fn by_log(root_directory: &Path, locality: EngineLocality, log: PathBuf) -> Self {
         Self {
-            seen: Arc::new(Mutex::new(Seen {
-                log: Log::Unopened(log),
+            observed: Arc::new(Mutex::new(ObservedKills {
+                log: KernelLogState::Unopened(log),
                 victims: VecDeque::new(),
             })),
-            found: Arc::new(Checkpoints::new(root_directory.join("oom-kills"))),
+            recorded: Arc::new(Checkpoints::new(root_directory.join("oom-kills"))),
             locality,
         }
     }
 
     /// Records the engine's OOM event for `id`, which may arrive after the container has exited.
     pub fn note(&self, id: &str) {
-        self.seen.lock().remember(id);
+        self.observed.lock().remember(id);
     }
 
     /// Corrects the reason of an exited container if the engine missed an OOM kill.
-    pub async fn judge(&self, status: &mut ContainerStatus) {
+    pub async fn correct_reason(&self, status: &mut ContainerStatus) {
         if status.reason == OOM_KILLED || status.finished_at == 0 {
             return;
         }
         let (id, started_at) = (status.id.clone(), status.started_at);
-        let (seen, found) = (Arc::clone(&self.seen), Arc::clone(&self.found));
+        let (observed, recorded) = (Arc::clone(&self.observed), Arc::clone(&self.recorded));
         let is_local = self.locality.is_local();
         let look = tokio::task::spawn_blocking(move || {
-            if found.load(&id) == Some(Found { started_at }) {
+            if recorded.load(&id) == Some(RecordedKill { started_at }) {
                 return true;
             }
-            let mut seen = seen.lock();
+            let mut observed = observed.lock();
             if is_local {
-                seen.read_log();
+                observed.read_log();
             }
             // Consumed once, as a user may start the container again.
-            let killed = seen.take(&id);
-            drop(seen);
-            if killed && let Err(error) = found.note(&id, &Found { started_at }) {
+            let killed = observed.take(&id);
+            drop(observed);
+            if killed && let Err(error) = recorded.note(&id, &RecordedKill { started_at }) {
                 tracing::warn!(container_id = id, %error, "that it was killed is forgotten at a restart");
             }
             killed
@@ -105,28 +105,30 @@ impl OomKills {
 
     /// Forgets containers that are not `is_live`.
     pub async fn retain(&self, is_live: impl Fn(&str) -> bool + Send + 'static) {
-        let found = Arc::clone(&self.found);
+        let recorded = Arc::clone(&self.recorded);
         // A panic in the task has been logged already.
-        let _ = tokio::task::spawn_blocking(move || found.retain(is_live)).await;
+        let _ = tokio::task::spawn_blocking(move || recorded.retain(is_live)).await;
     }
 }
 
-impl Seen {
+impl ObservedKills {
     fn read_log(&mut self) {
-        if let Log::Unopened(path) = &self.log {
+        if let KernelLogState::Unopened(path) = &self.log {
             self.log = KernelLog::open(path).map_or_else(
                 |error| {
                     tracing::warn!(path = %path.display(), %error, "that a container was killed for want of memory is known by the engine alone");
-                    Log::Unreadable
+                    KernelLogState::Unreadable
                 },
-                Log::Open,
+                KernelLogState::Open,
             );
         }
         let Self { log, victims } = self;
-        let Log::Open(open) = log else { return };
+        let KernelLogState::Open(open) = log else {
+            return;
+        };
         if let Err(error) = open.read(|id| remember(victims, id)) {
             tracing::warn!(%error, "the kernel's log cannot be read any further");
-            *log = Log::Unreadable;
+            *log = KernelLogState::Unreadable;
         }
     }
 
@@ -178,7 +180,7 @@ mod tests {
             reason: "Error".to_owned(),
             ..Default::default()
         };
-        kills.judge(&mut status).await;
+        kills.correct_reason(&mut status).await;
         status.reason
     }
 

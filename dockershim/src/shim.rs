@@ -74,25 +74,25 @@ pub struct Shim {
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
     pub(crate) loading_pause: tokio::sync::Mutex<()>,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<NameReservations>,
 }
 
 /// The names of Docker containers that are being created.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct NameReservations {
     taken: Mutex<HashSet<String>>,
     /// Ids of containers whose creation failed and that could not be removed.
     failed: Mutex<HashSet<String>>,
 }
 
-impl Names {
+impl NameReservations {
     /// Checks whether a container with this name is being created.
     pub fn contains(&self, name: &str) -> bool {
         self.taken.lock().contains(name)
     }
 
     /// Records the id of a container to remove when the engine is available again.
-    pub fn fail(&self, id: &str) {
+    pub fn mark_failed(&self, id: &str) {
         self.failed.lock().insert(id.to_owned());
     }
 
@@ -105,7 +105,7 @@ impl Names {
 /// Reserves the name of a Docker container that is being created; dropping it frees the name.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    names: &'a Names,
+    names: &'a NameReservations,
     name: String,
 }
 
@@ -150,7 +150,7 @@ impl Shim {
         if let Some(cni) = &cni {
             tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
         }
-        let names = Arc::new(Names::default());
+        let names = Arc::new(NameReservations::default());
         let processes = Arc::new(Processes::new(engine.locality()));
         let cgroup_settings = Arc::new(CgroupSettings::new(
             &config.root_directory,

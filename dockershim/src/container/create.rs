@@ -16,7 +16,7 @@ use crate::{
     Config, Error, Shim,
     config::{EngineLog, LogDriver, LogFormat},
     engine::{Connection, NewContainer},
-    image::{Accounts, Known},
+    image::{Accounts, CachedImage},
     labels,
     model::{LookupError, Sandbox},
     naming,
@@ -93,7 +93,7 @@ async fn create_known(
         match shim.engine.remove_container(&container_id, true).await {
             Err(error) if !error.is_not_found() => {
                 tracing::warn!(container_id, %error, "a half-made container is left over");
-                shim.names.fail(&container_id);
+                shim.names.mark_failed(&container_id);
             }
             _ => shim.inspector.removed(&container_id),
         }
@@ -171,7 +171,7 @@ async fn create_body(
     }
     let linux = config.linux.unwrap_or_default();
     let identity = {
-        // `Images::learn` always sets the user.
+        // `Images::get_or_inspect` always sets the user.
         let image_user = known.user.as_deref().unwrap_or_default();
         let context = linux.security_context.clone().unwrap_or_default();
         let accounts = if Identity::needs_accounts(&context, image_user) {
@@ -267,12 +267,18 @@ fn refuse_unsupported(config: &ContainerConfig) -> Result<(), Error> {
 
 /// The image, and its name as written in the pod spec. The engine gets the image's id, because a
 /// name could meanwhile refer to another image.
-async fn find_image(shim: &Shim, config: &ContainerConfig) -> Result<(Arc<Known>, String), Error> {
+async fn find_image(
+    shim: &Shim,
+    config: &ContainerConfig,
+) -> Result<(Arc<CachedImage>, String), Error> {
     let spec = config.image.clone().unwrap_or_default();
     if spec.image.is_empty() {
         return Err(Error::invalid("config.image.image", "must not be empty"));
     }
-    let known = shim.images.learn(&shim.engine, &spec.image).await?;
+    let known = shim
+        .images
+        .get_or_inspect(&shim.engine, &spec.image)
+        .await?;
     let written = match spec.user_specified_image {
         none if none.is_empty() => spec.image,
         some => some,

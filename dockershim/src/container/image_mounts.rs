@@ -92,7 +92,10 @@ pub async fn prepare(
         let reason = format!("{sub_path:?} is no path inside the image");
         return Err(Error::invalid(format!("{field}.image_sub_path"), reason));
     }
-    let known = shim.images.learn(&shim.engine, &spec.image).await?;
+    let known = shim
+        .images
+        .get_or_inspect(&shim.engine, &spec.image)
+        .await?;
     let image = &known.image;
     let written = match spec.user_specified_image {
         none if none.is_empty() => spec.image,

@@ -13,13 +13,13 @@ const GROUP: &str = "/etc/group";
 /// Users and groups by name and number.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accounts {
-    users: Vec<User>,
+    users: Vec<PasswdEntry>,
     groups: Vec<Group>,
 }
 
 /// A line of `/etc/passwd`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct User {
+pub struct PasswdEntry {
     /// The user name.
     pub name: String,
     /// The uid.
@@ -53,7 +53,7 @@ impl Accounts {
             let name = fields.next().filter(|name| !name.is_empty())?.to_owned();
             let uid = fields.nth(1)?.parse().ok()?;
             let gid = fields.next()?.parse().ok()?;
-            Some(User { name, uid, gid })
+            Some(PasswdEntry { name, uid, gid })
         };
         let group_of = |line: &str| {
             let mut fields = line.split(':');
@@ -76,12 +76,12 @@ impl Accounts {
     }
 
     /// The user with this name.
-    pub fn by_name(&self, name: &str) -> Option<&User> {
+    pub fn by_name(&self, name: &str) -> Option<&PasswdEntry> {
         self.users.iter().find(|user| user.name == name)
     }
 
     /// The user with this uid.
-    pub fn by_uid(&self, uid: i64) -> Option<&User> {
+    pub fn by_uid(&self, uid: i64) -> Option<&PasswdEntry> {
         self.users.iter().find(|user| user.uid == uid)
     }
 

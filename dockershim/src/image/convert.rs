@@ -10,7 +10,7 @@ const NONE: &str = "<none>";
 
 /// An image's configured user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum User {
+pub enum ImageUser {
     /// Not set, which means root.
     Unset,
     /// A uid.
@@ -19,7 +19,7 @@ pub enum User {
     Name(String),
 }
 
-impl User {
+impl ImageUser {
     /// Parses `user[:group]`; an unknown value is reported as not set.
     pub fn parse_known(text: Option<&str>) -> Self {
         text.map_or(Self::Unset, Self::parse)
@@ -43,13 +43,13 @@ pub fn configured_user(inspect: &ImageInspect) -> &str {
 }
 
 /// Converts an entry of the engine's list.
-pub fn from_summary(summary: ImageSummary, user: User) -> Image {
+pub fn from_summary(summary: ImageSummary, user: ImageUser) -> Image {
     let (tags, digests) = (summary.repo_tags, summary.repo_digests);
     image(summary.id, tags, digests, summary.size, user)
 }
 
 /// Converts an inspect; `None` if it has no id.
-pub fn from_inspect(inspect: ImageInspect, user: User) -> Option<Image> {
+pub fn from_inspect(inspect: ImageInspect, user: ImageUser) -> Option<Image> {
     let tags = inspect.repo_tags.unwrap_or_default();
     let digests = inspect.repo_digests.unwrap_or_default();
     let size = inspect.size.unwrap_or_default();
@@ -57,12 +57,12 @@ pub fn from_inspect(inspect: ImageInspect, user: User) -> Option<Image> {
     Some(image(id, tags, digests, size, user))
 }
 
-fn image(id: String, tags: Vec<String>, digests: Vec<String>, size: i64, user: User) -> Image {
+fn image(id: String, tags: Vec<String>, digests: Vec<String>, size: i64, user: ImageUser) -> Image {
     let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains(NONE));
     let (uid, username) = match user {
-        User::Unset => (None, String::new()),
-        User::Uid(value) => (Some(Int64Value { value }), String::new()),
-        User::Name(name) => (None, name),
+        ImageUser::Unset => (None, String::new()),
+        ImageUser::Uid(value) => (Some(Int64Value { value }), String::new()),
+        ImageUser::Name(name) => (None, name),
     };
     Image {
         id,
@@ -89,10 +89,13 @@ mod tests {
 
     #[test]
     fn users() {
-        assert_eq!(User::parse(""), User::Unset);
-        assert_eq!(User::parse(":0"), User::Unset);
-        assert_eq!(User::parse("65535:65535"), User::Uid(65535));
-        assert_eq!(User::parse("nobody:nogroup"), User::Name("nobody".into()));
+        assert_eq!(ImageUser::parse(""), ImageUser::Unset);
+        assert_eq!(ImageUser::parse(":0"), ImageUser::Unset);
+        assert_eq!(ImageUser::parse("65535:65535"), ImageUser::Uid(65535));
+        assert_eq!(
+            ImageUser::parse("nobody:nogroup"),
+            ImageUser::Name("nobody".into())
+        );
     }
 
     #[test]
@@ -103,7 +106,7 @@ mod tests {
             repo_digests: vec![digest.clone()],
             ..Default::default()
         };
-        let image = from_summary(summary, User::Unset);
+        let image = from_summary(summary, ImageUser::Unset);
         assert_eq!(image.repo_tags, ["app:v1"]);
         assert_eq!(image.repo_digests, [digest]);
     }
@@ -115,7 +118,7 @@ mod tests {
             repo_digests: vec!["app@<none>".into()],
             ..Default::default()
         };
-        let image = from_summary(summary, User::Unset);
+        let image = from_summary(summary, ImageUser::Unset);
         assert!(image.repo_tags.is_empty() && image.repo_digests.is_empty());
     }
 }

@@ -13,10 +13,10 @@ pub mod remove;
 pub mod status;
 mod store;
 
-pub use accounts::{Accounts, AccountsByImage, User};
+pub use accounts::{Accounts, AccountsByImage, PasswdEntry};
 pub use layers_size::LayersSize;
 pub use mount::ImageMounts;
 pub use pull::Pulls;
 pub use reference::Reference;
 pub use remove::Removals;
-pub use store::{Image, ImageSnapshot, Images, Known};
+pub use store::{CachedImage, Image, ImageSnapshot, Images};

@@ -27,7 +27,7 @@ const USER: &str = "65535:65535";
 /// The error of the engine or the registry.
 pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
     let name = &shim.config.pod_infra_container_image;
-    match shim.images.learn(&shim.engine, name).await {
+    match shim.images.get_or_inspect(&shim.engine, name).await {
         Ok(known) => return Ok(known.image.id.clone()),
         Err(Error::NotFound { .. }) => {}
         Err(error) => return Err(error),
@@ -45,7 +45,7 @@ pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
         source,
     })?;
     shim.engine.load_image(name, archive.into()).await?;
-    let known = match shim.images.learn_anew(&shim.engine, name).await {
+    let known = match shim.images.inspect(&shim.engine, name).await {
         Err(Error::NotFound { .. }) => {
             let cause = Cause::Protocol("the engine took it but does not have it".into());
             return Err(Error::Engine(EngineError {

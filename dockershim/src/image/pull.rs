@@ -105,8 +105,8 @@ async fn run(
         .await?;
     // The tag may have referred to another image before.
     let name = reference.to_string();
-    let learned = shim.images.learn_anew(&shim.engine, &name).await;
-    let known = learned.map_err(|error| match error {
+    let inspected = shim.images.inspect(&shim.engine, &name).await;
+    let known = inspected.map_err(|error| match error {
         Error::NotFound { .. } => PullFailure {
             code: Code::NotFound,
             message: "the image was removed again as soon as it was pulled".into(),

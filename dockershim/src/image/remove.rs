@@ -39,7 +39,7 @@ pub async fn remove(
 ) -> Result<RemoveImageResponse, Error> {
     shim.require_sync()?;
     let name = named(request.image, "image.image")?;
-    let image = match shim.images.learn(&shim.engine, &name).await {
+    let image = match shim.images.get_or_inspect(&shim.engine, &name).await {
         Ok(known) => known.image.clone(),
         Err(Error::NotFound { .. }) => return Ok(RemoveImageResponse {}),
         Err(error) => return Err(error),

@@ -16,7 +16,7 @@ pub async fn status(
     request: ImageStatusRequest,
 ) -> Result<ImageStatusResponse, Error> {
     let name = named(request.image, "image.image")?;
-    let image = match shim.images.learn(&shim.engine, &name).await {
+    let image = match shim.images.get_or_inspect(&shim.engine, &name).await {
         Ok(known) => known.image.clone(),
         Err(Error::NotFound { .. }) => return Ok(ImageStatusResponse::default()),
         Err(error) => return Err(error),

@@ -3,7 +3,7 @@
 //! because the content of an id never changes.
 //!
 //! A list may take long, and an inspect of an image may fail; neither blocks other operations. A
-//! verb that misses an image queries it directly ([`Images::learn`]).
+//! verb that misses an image queries it directly ([`Images::get_or_inspect`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -38,7 +38,7 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// A cached image.
 #[derive(Debug)]
-pub struct Known {
+pub struct CachedImage {
     /// The CRI image, without its user if that is unknown.
     pub image: Image,
     /// The configured user: `user[:group]`, or empty; `None` if the engine has not reported it.
@@ -50,7 +50,7 @@ pub struct Known {
 /// All images at one point in time.
 #[derive(Debug, Default, Clone)]
 pub struct ImageSnapshot {
-    by_id: BTreeMap<String, Arc<Known>>,
+    by_id: BTreeMap<String, Arc<CachedImage>>,
     by_reference: HashMap<Reference, String>,
 }
 
@@ -63,20 +63,20 @@ pub struct Images {
     listed: OnceLock<()>,
     refreshing: Mutex<()>,
     refresh_requested: Notify,
-    learned: parking_lot::Mutex<Learned>,
+    inspected: parking_lot::Mutex<RecentInspects>,
 }
 
 /// Images that were inspected individually; a list that began before the inspect may not have them.
 #[derive(Debug, Default)]
-struct Learned {
+struct RecentInspects {
     clock: u64,
-    images: Vec<(u64, Arc<Known>)>,
+    images: Vec<(u64, Arc<CachedImage>)>,
 }
 
 // === impl ImageSnapshot ===
 
 impl ImageSnapshot {
-    fn insert(&mut self, known: Arc<Known>) {
+    fn insert(&mut self, known: Arc<CachedImage>) {
         let image = &known.image;
         for name in image.repo_tags.iter().chain(&image.repo_digests) {
             if let Ok(reference) = name.parse() {
@@ -92,7 +92,7 @@ impl ImageSnapshot {
     }
 
     /// The image with this full id.
-    pub fn by_id(&self, id: &str) -> Option<&Arc<Known>> {
+    pub fn by_id(&self, id: &str) -> Option<&Arc<CachedImage>> {
         self.by_id.get(id)
     }
 
@@ -101,7 +101,7 @@ impl ImageSnapshot {
     ///
     /// # Errors
     /// See [`LookupError`].
-    pub fn find(&self, name: &str) -> Result<&Arc<Known>, LookupError> {
+    pub fn find(&self, name: &str) -> Result<&Arc<CachedImage>, LookupError> {
         let full = match name.strip_prefix(ID_PREFIX) {
             Some(_) => name.to_owned(),
             None => format!("{ID_PREFIX}{name}"),
@@ -143,7 +143,7 @@ impl Images {
             listed: OnceLock::new(),
             refreshing: Mutex::default(),
             refresh_requested: Notify::new(),
-            learned: parking_lot::Mutex::default(),
+            inspected: parking_lot::Mutex::default(),
         }
     }
 
@@ -174,9 +174,9 @@ impl Images {
         let _one_at_a_time = self.refreshing.lock().await;
         let before = self.snapshot();
         let began = {
-            let mut learned = self.learned.lock();
-            learned.clock += 1;
-            learned.clock
+            let mut inspected = self.inspected.lock();
+            inspected.clock += 1;
+            inspected.clock
         };
         let listed = engine.list_images().await?;
         let known = futures::stream::iter(listed)
@@ -188,9 +188,9 @@ impl Images {
         while let Some(known) = known.next().await {
             snapshot.insert(Arc::new(known));
         }
-        let mut learned = self.learned.lock();
-        learned.images.retain(|(when, _)| *when > began);
-        for (_, known) in &learned.images {
+        let mut inspected = self.inspected.lock();
+        inspected.images.retain(|(when, _)| *when > began);
+        for (_, known) in &inspected.images {
             snapshot.insert(Arc::clone(known));
         }
         self.current.store(Arc::new(snapshot));
@@ -206,7 +206,7 @@ impl Images {
         engine: &Engine,
         before: &ImageSnapshot,
         mut summary: ImageSummary,
-    ) -> Option<Known> {
+    ) -> Option<CachedImage> {
         let user_before = before
             .by_id(&summary.id)
             .and_then(|known| known.user.clone());
@@ -222,14 +222,20 @@ impl Images {
             },
         };
         let label_keys = std::mem::take(&mut summary.labels).into_keys().collect();
-        let image = convert::from_summary(summary, convert::User::parse_known(user.as_deref()));
-        Some(self.known(image, user, label_keys))
+        let image =
+            convert::from_summary(summary, convert::ImageUser::parse_known(user.as_deref()));
+        Some(self.cached_image(image, user, label_keys))
     }
 
-    fn known(&self, mut image: Image, user: Option<Box<str>>, label_keys: Box<[String]>) -> Known {
+    fn cached_image(
+        &self,
+        mut image: Image,
+        user: Option<Box<str>>,
+        label_keys: Box<[String]>,
+    ) -> CachedImage {
         let mut names = image.repo_tags.iter().chain(&image.repo_digests);
         image.pinned = names.any(|name| name.parse().is_ok_and(|r: Reference| r == self.pinned));
-        Known {
+        CachedImage {
             image,
             user,
             label_keys,
@@ -240,20 +246,24 @@ impl Images {
     ///
     /// # Errors
     /// `NotFound` if there is no such image, `Ambiguous`, or the engine's error.
-    pub async fn learn(&self, engine: &Engine, name: &str) -> Result<Arc<Known>, Error> {
+    pub async fn get_or_inspect(
+        &self,
+        engine: &Engine,
+        name: &str,
+    ) -> Result<Arc<CachedImage>, Error> {
         match self.snapshot().find(name) {
             Ok(known) if known.user.is_some() => return Ok(Arc::clone(known)),
             Err(error @ LookupError::Ambiguous) => return Err(error.of("image", name)),
             _ => {}
         }
-        self.learn_anew(engine, name).await
+        self.inspect(engine, name).await
     }
 
     /// Queries the engine for the image that `name` refers to now.
     ///
     /// # Errors
-    /// As [`Images::learn`].
-    pub async fn learn_anew(&self, engine: &Engine, name: &str) -> Result<Arc<Known>, Error> {
+    /// As [`Images::get_or_inspect`].
+    pub async fn inspect(&self, engine: &Engine, name: &str) -> Result<Arc<CachedImage>, Error> {
         let missing = || LookupError::Missing.of("image", name);
         // Anything else could address another call of the engine's API.
         if !is_name(name) {
@@ -271,16 +281,16 @@ impl Images {
             .and_then(|config| config.labels.clone());
         let label_keys = labels.unwrap_or_default().into_keys().collect();
         let image =
-            convert::from_inspect(inspect, convert::User::parse(&user)).ok_or_else(missing)?;
-        let known = Arc::new(self.known(image, Some(user), label_keys));
-        let mut learned = self.learned.lock();
-        learned.clock += 1;
-        let now = learned.clock;
-        learned.images.push((now, Arc::clone(&known)));
+            convert::from_inspect(inspect, convert::ImageUser::parse(&user)).ok_or_else(missing)?;
+        let known = Arc::new(self.cached_image(image, Some(user), label_keys));
+        let mut inspected = self.inspected.lock();
+        inspected.clock += 1;
+        let now = inspected.clock;
+        inspected.images.push((now, Arc::clone(&known)));
         let mut snapshot = ImageSnapshot::clone(&self.snapshot());
         snapshot.insert(Arc::clone(&known));
         self.current.store(Arc::new(snapshot));
-        drop(learned);
+        drop(inspected);
         self.request_refresh();
         Ok(known)
     }
@@ -339,7 +349,7 @@ mod tests {
                 vec![format!("127.0.0.1:5000/app@{DIGEST}")],
             ),
         ] {
-            snapshot.insert(Arc::new(Known {
+            snapshot.insert(Arc::new(CachedImage {
                 image: Image {
                     id: id.into(),
                     repo_tags: tags.into_iter().map(str::to_owned).collect(),

@@ -142,7 +142,7 @@ impl Inspector {
 
     /// The label keys of the image with this full id; `None` if it cannot be inspected.
     async fn label_keys(&self, image: &str) -> Option<Vec<String>> {
-        let known = self.images.learn(&self.engine, image).await.ok()?;
+        let known = self.images.get_or_inspect(&self.engine, image).await.ok()?;
         Some(known.label_keys.to_vec())
     }
 
@@ -162,7 +162,7 @@ impl Inspector {
             && container.status.state() == ContainerState::ContainerExited
         {
             self.oom_kills
-                .judge(&mut Arc::make_mut(container).status)
+                .correct_reason(&mut Arc::make_mut(container).status)
                 .await;
             self.logs.finish(container).await;
         }

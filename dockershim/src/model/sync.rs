@@ -27,7 +27,7 @@ use crate::{
     labels, naming,
     network::cni::Cni,
     process::{ProcessError, Processes},
-    shim::Names,
+    shim::NameReservations,
 };
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -73,7 +73,7 @@ pub struct ModelSync {
     /// The cgroup settings to write.
     pub cgroup_settings: Arc<CgroupSettings>,
     /// The names of containers that are being created.
-    pub names: Arc<Names>,
+    pub names: Arc<NameReservations>,
 }
 
 /// Why a connection to the engine ended.
@@ -384,7 +384,7 @@ impl ModelSync {
             match self.engine.remove_container(&id, true).await {
                 Err(error) if !error.is_not_found() => {
                     tracing::warn!(sandbox_id = id, %error, "cannot remove a half-made sandbox");
-                    self.names.fail(&id);
+                    self.names.mark_failed(&id);
                 }
                 _ => self.inspector.removed(&id),
             }

@@ -147,7 +147,7 @@ async fn undo(shim: &Shim, id: &str) {
     match shim.engine.remove_container(id, true).await {
         Err(error) if !error.is_not_found() => {
             tracing::warn!(sandbox_id = id, %error, "a sandbox that failed to start is left over");
-            shim.names.fail(id);
+            shim.names.mark_failed(id);
             shim.refresher.enqueue(id.into());
         }
         _ => shim.inspector.removed(id),

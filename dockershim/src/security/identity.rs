@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
-    image::{Accounts, User},
+    image::{Accounts, PasswdEntry},
 };
 
 const FIELD: &str = "config.linux.security_context";
@@ -136,7 +136,7 @@ fn user<'a>(
     text: &str,
     field: &str,
     accounts: &'a Accounts,
-) -> Result<(i64, Option<&'a User>), Error> {
+) -> Result<(i64, Option<&'a PasswdEntry>), Error> {
     let number = if text.is_empty() { Ok(0) } else { text.parse() };
     if let Ok(uid) = number {
         return Ok((uid, accounts.by_uid(uid)));
