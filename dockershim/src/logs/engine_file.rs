@@ -30,7 +30,7 @@ struct Identity {
 
 /// A position in the engine's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SourcePosition {
+pub struct FilePosition {
     #[serde(flatten)]
     file: Identity,
     /// The file's first bytes: their number and SHA-256.
@@ -72,7 +72,7 @@ impl EngineFile {
     ///
     /// # Errors
     /// The file does not exist or cannot be read.
-    pub fn open(path: &Path, position: Option<&SourcePosition>) -> io::Result<Self> {
+    pub fn open(path: &Path, position: Option<&FilePosition>) -> io::Result<Self> {
         let files = files(path)?;
         let mut lost = false;
         if let Some(position) = position {
@@ -112,9 +112,9 @@ impl EngineFile {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn position(&self) -> io::Result<SourcePosition> {
+    pub fn position(&self) -> io::Result<FilePosition> {
         let most = BEGINNING.min(usize::try_from(self.offset).unwrap_or(BEGINNING));
-        Ok(SourcePosition {
+        Ok(FilePosition {
             file: self.identity,
             beginning: beginning(&self.file, most)?,
             offset: self.offset,
@@ -191,7 +191,7 @@ impl EngineFile {
 ///
 /// # Errors
 /// A file cannot be examined or removed.
-pub fn trim(path: &Path, taken: &SourcePosition) -> io::Result<()> {
+pub fn trim(path: &Path, taken: &FilePosition) -> io::Result<()> {
     let files = files(path)?;
     // Without a creation time, another file may have the same inode.
     let is_own = |file: &Identity| file.born.is_some() && *file == taken.file;

@@ -9,7 +9,7 @@ use super::cri;
 
 /// An entry of the engine's log: one piece of output.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct JsonLogEntry<'a> {
     /// The timestamp, in RFC 3339 with up to nine fractional digits.
     pub time: Cow<'a, str>,
     /// `stdout` or `stderr`.
@@ -33,7 +33,7 @@ struct Json<'a> {
 
 /// The entries of a log; `None` for an invalid line, such as one left incomplete by an engine
 /// crash.
-pub(super) fn entries(mut log: &[u8]) -> impl Iterator<Item = Option<Entry<'_>>> {
+pub(super) fn entries(mut log: &[u8]) -> impl Iterator<Item = Option<JsonLogEntry<'_>>> {
     std::iter::from_fn(move || {
         let end = memchr(b'\n', log).map_or(log.len(), |end| end + 1);
         let (line, rest) = log.split_at(end);
@@ -51,7 +51,7 @@ pub fn to_cri(log: &[u8]) -> Vec<u8> {
     lines
 }
 
-impl Entry<'_> {
+impl JsonLogEntry<'_> {
     /// Appends the entry to a log in CRI's format.
     pub(super) fn append_to(&self, log: &mut Vec<u8>) {
         let content = &self.content;
@@ -60,13 +60,13 @@ impl Entry<'_> {
 }
 
 /// Parses a line; `None` if it is invalid.
-pub(super) fn parse(line: &[u8]) -> Option<Entry<'_>> {
+pub(super) fn parse(line: &[u8]) -> Option<JsonLogEntry<'_>> {
     as_the_engine_writes(line).or_else(|| as_json(line))
 }
 
 /// Parses a line in the exact format that the engine writes without additional attributes. Other
 /// JSON is parsed by [`as_json`], which takes more than ten times as long.
-fn as_the_engine_writes(line: &[u8]) -> Option<Entry<'_>> {
+fn as_the_engine_writes(line: &[u8]) -> Option<JsonLogEntry<'_>> {
     let text = line.strip_prefix(br#"{"log":""#)?;
     let first_escape = memchr2(b'\\', b'"', text)?;
     let mut end = first_escape;
@@ -88,7 +88,7 @@ fn as_the_engine_writes(line: &[u8]) -> Option<Entry<'_>> {
         br"\n" => (Cow::Borrowed(&text[..first_escape]), true),
         _ => without_line_feed(unescaped(text)?),
     };
-    Some(Entry {
+    Some(JsonLogEntry {
         time: Cow::Borrowed(time),
         stream,
         content,
@@ -96,10 +96,10 @@ fn as_the_engine_writes(line: &[u8]) -> Option<Entry<'_>> {
     })
 }
 
-fn as_json(line: &[u8]) -> Option<Entry<'_>> {
+fn as_json(line: &[u8]) -> Option<JsonLogEntry<'_>> {
     let json: Json<'_> = serde_json::from_slice(line).ok()?;
     let (content, ends_line) = without_line_feed(json.log.into_owned().into_bytes());
-    Some(Entry {
+    Some(JsonLogEntry {
         stream: match &*json.stream {
             "stdout" => "stdout",
             "stderr" => "stderr",

@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{cri, place::Place};
+use super::{cri, log_location::LogLocation};
 
 /// How much of the end of a file is searched for its last line, in bytes.
 const TAIL: u64 = 256 * 1024;
@@ -37,7 +37,7 @@ impl LogFile {
     /// # Errors
     /// It cannot be opened or created.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = Place::make(path)?.append()?;
+        let file = LogLocation::make(path)?.append()?;
         let metadata = file.metadata()?;
         Ok(Self {
             inode: metadata.ino(),
@@ -75,8 +75,8 @@ impl LogFile {
         if self.inode == position.inode {
             return self.size.saturating_sub(position.size);
         }
-        let place = Place::open(path).ok();
-        let renamed = place.and_then(|place| place.renamed(position.inode));
+        let location = LogLocation::open(path).ok();
+        let renamed = location.and_then(|location| location.renamed(position.inode));
         let before = renamed.map_or(0, |size| size.saturating_sub(position.size));
         before + self.size
     }

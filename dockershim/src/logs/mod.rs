@@ -1,23 +1,23 @@
 //! Container logs at the paths where the kubelet expects them.
 //!
-//! The engine logs to json-files of bounded size. Each running container has a `Follower` that
+//! The engine logs to json-files of bounded size. Each running container has a `FileFollower` that
 //! converts new entries to CRI's format, at the path in the CRI request. If there are no such files
-//! or they are not accessible, a `Streamed` reads the log from the engine's API instead. A
+//! or they are not accessible, an `ApiFollower` reads the log from the engine's API instead. A
 //! container is reported as exited when its log is complete. The position of each log is saved as a
 //! checkpoint, so that a restart neither repeats nor loses entries.
 
+mod api_follower;
 mod cri;
 mod engine_file;
-mod follower;
+mod file_follower;
 mod json_file;
 mod log_file;
+mod log_location;
 mod loss;
-mod place;
 mod position;
 mod save;
-mod since;
 mod sink;
-mod streamed;
+mod stream_position;
 pub mod symlink;
 mod tail;
 mod watch;
@@ -39,7 +39,8 @@ use tokio::{
 };
 
 use crate::{Error, checkpoint::Checkpoints, config::LogDriver, engine::Engine, model::Container};
-use follower::{Follower, Order};
+use api_follower::ApiFollower;
+use file_follower::{FileFollower, FollowerCommand};
 pub use json_file::to_cri;
 use log_file::LogFile;
 pub use log_file::Paths;
@@ -47,8 +48,7 @@ pub use loss::Loss;
 use loss::{Episode, Losses};
 pub use position::Position;
 pub use sink::LogError;
-use streamed::Streamed;
-pub use tail::{Drained, Tail};
+pub use tail::{DrainProgress, Tail};
 use watch::Watcher;
 
 /// The number of logs read or written concurrently.
@@ -65,7 +65,7 @@ const DIRECTORY: &str = "logs";
 pub struct Logs {
     engine: Arc<Engine>,
     shared: Arc<Shared>,
-    followers: Mutex<HashMap<String, Handle>>,
+    followers: Mutex<HashMap<String, FollowerHandle>>,
 }
 
 /// State shared by the followers.
@@ -84,8 +84,8 @@ pub(crate) struct Shared {
 }
 
 #[derive(Debug)]
-struct Handle {
-    orders: mpsc::UnboundedSender<Order>,
+struct FollowerHandle {
+    commands: mpsc::UnboundedSender<FollowerCommand>,
     task: JoinHandle<()>,
 }
 
@@ -140,21 +140,21 @@ impl Logs {
         {
             return;
         }
-        let (orders, inbox) = mpsc::unbounded_channel();
+        let (commands, inbox) = mpsc::unbounded_channel();
         let id = container.id().to_owned();
         let shared = Arc::clone(&self.shared);
         let engine = Arc::clone(&self.engine);
         let of = id.clone();
         let task = tokio::spawn(async move {
             if shared.sees(&paths).await {
-                Follower::new(of, paths, shared).run(inbox).await;
+                FileFollower::new(of, paths, shared).run(inbox).await;
             } else {
-                Streamed::new(of, paths.log, engine, shared)
+                ApiFollower::new(of, paths.log, engine, shared)
                     .run(inbox)
                     .await;
             }
         });
-        followers.insert(id, Handle { orders, task });
+        followers.insert(id, FollowerHandle { commands, task });
     }
 
     /// Completes the log of an exited container. Returns when it is complete, or after a timeout;
@@ -172,7 +172,7 @@ impl Logs {
                 self.follow(container);
             }
             let (done, finished) = oneshot::channel();
-            self.order(id, Order::Finish(done));
+            self.command(id, FollowerCommand::Finish(done));
             // A follower that has ended drops the sender, which also ends the wait.
             let _ = finished.await;
         };
@@ -191,7 +191,7 @@ impl Logs {
     /// Requests the completion of an exited container's log, if it is followed.
     pub fn end(&self, id: &str) {
         let (done, _) = oneshot::channel();
-        self.order(id, Order::Finish(done));
+        self.command(id, FollowerCommand::Finish(done));
     }
 
     /// `ReopenContainerLog`: continues in a new file at the log's path.
@@ -200,7 +200,7 @@ impl Logs {
     /// `FailedPrecondition` if the container's log is not followed, else [`Error::Log`].
     pub async fn reopen(&self, id: &str) -> Result<(), Error> {
         let (done, reopened) = oneshot::channel();
-        self.order(id, Order::Reopen(done));
+        self.command(id, FollowerCommand::Reopen(done));
         match reopened.await {
             Ok(result) => Ok(result?),
             Err(_) => Err(Error::FailedPrecondition(format!(
@@ -214,7 +214,7 @@ impl Logs {
         let follower = self.followers.lock().remove(id);
         if let Some(handle) = &follower {
             // A follower that has ended has already converted everything.
-            let _ = handle.orders.send(Order::Remove);
+            let _ = handle.commands.send(FollowerCommand::Remove);
         }
         let (id, shared) = (id.to_owned(), Arc::clone(&self.shared));
         tokio::spawn(async move {
@@ -240,7 +240,7 @@ impl Logs {
         let handles: Vec<_> = self.followers.lock().drain().collect();
         for (_, handle) in &handles {
             // A follower that has ended has nothing left to save.
-            let _ = handle.orders.send(Order::Leave);
+            let _ = handle.commands.send(FollowerCommand::Stop);
         }
         for (_, handle) in handles {
             let _ = handle.task.await;
@@ -275,10 +275,10 @@ impl Logs {
             .is_some_and(|handle| !handle.task.is_finished())
     }
 
-    fn order(&self, id: &str, order: Order) {
+    fn command(&self, id: &str, command: FollowerCommand) {
         if let Some(handle) = self.followers.lock().get(id) {
             // A follower that has ended drops the order, which also ends the caller's wait.
-            let _ = handle.orders.send(order);
+            let _ = handle.commands.send(command);
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{engine_file::SourcePosition, log_file::LogPosition, since::Since};
+use super::{engine_file::FilePosition, log_file::LogPosition, stream_position::StreamPosition};
 
 /// The position of the conversion: everything before `source` is in the log before `log`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    pub(super) source: Source,
+    pub(super) source: EnginePosition,
     pub(super) log: LogPosition,
     /// Whether the container has exited and all of its output is in the log.
     pub complete: bool,
@@ -16,11 +16,11 @@ pub struct Position {
 /// A position in the engine's output of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Source {
+pub(super) enum EnginePosition {
     /// In the engine's files.
-    File(SourcePosition),
+    File(FilePosition),
     /// In the stream of the engine's API.
-    Stream(Since),
+    Stream(StreamPosition),
 }
 
 #[cfg(test)]
@@ -34,11 +34,11 @@ mod tests {
         let checkpoints = Checkpoints::<Position>::new(dir.path().into());
         let log_path = dir.path().join("0.log");
         let log = super::super::log_file::LogFile::open(&log_path).unwrap();
-        let mut since = Since::default();
+        let mut since = StreamPosition::default();
         for nanosecond in [1, 2_000_000_000, 1_795_000_000_123_456_789] {
             since.take(jiff::Timestamp::from_nanosecond(nanosecond).unwrap());
             let position = Position {
-                source: Source::Stream(since.clone()),
+                source: EnginePosition::Stream(since.clone()),
                 log: log.position(),
                 complete: false,
             };

@@ -6,7 +6,7 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use super::{
     Shared, engine_file,
-    position::{Position, Source},
+    position::{EnginePosition, Position},
 };
 
 /// The save interval, which bounds how much is converted again after a crash.
@@ -155,7 +155,8 @@ impl Save {
             tracing::warn!(container_id = id, %error, "a crash would have to read more of the log again");
             return;
         }
-        if let (Some(engine_log), Source::File(taken)) = (&self.engine_log, &self.position.source)
+        if let (Some(engine_log), EnginePosition::File(taken)) =
+            (&self.engine_log, &self.position.source)
             && let Err(error) = engine_file::trim(engine_log, taken)
         {
             tracing::debug!(container_id = id, %error, "the engine's log stays as long as it is");

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use super::place::Place;
+use super::log_location::LogLocation;
 use crate::Error;
 
 /// Links `log_path` to `engine_log`, replacing any symlink there.
@@ -11,7 +11,7 @@ use crate::Error;
 /// [`Error::File`] naming the symlink.
 pub async fn create(log_path: &Path, engine_log: &Path) -> Result<(), Error> {
     let (log, target) = (log_path.to_owned(), engine_log.to_owned());
-    let made = blocking(move || Place::make(&log)?.link(&target)).await;
+    let made = blocking(move || LogLocation::make(&log)?.link(&target)).await;
     made.map_err(failed("link the log", log_path))
 }
 
@@ -21,9 +21,9 @@ pub async fn create(log_path: &Path, engine_log: &Path) -> Result<(), Error> {
 /// [`Error::File`] naming the symlink.
 pub async fn remove(log_path: &Path) -> Result<(), Error> {
     let log = log_path.to_owned();
-    let removed = blocking(move || match Place::open(&log) {
+    let removed = blocking(move || match LogLocation::open(&log) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        place => place?.remove_link(),
+        location => location?.remove_link(),
     });
     let removed = removed.await;
     removed.map_err(failed("remove the link to the log", log_path))

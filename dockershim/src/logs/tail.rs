@@ -11,7 +11,7 @@ use super::{
     json_file,
     log_file::Paths,
     loss::{Episode, Loss, Losses},
-    position::{Position, Source},
+    position::{EnginePosition, Position},
     sink::{LogError, Sink, failed},
 };
 
@@ -24,7 +24,7 @@ const PIECE: usize = 4 * 1024 * 1024;
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
+pub enum DrainProgress {
     /// There was nothing new.
     Nothing,
     /// Everything was converted.
@@ -42,7 +42,7 @@ pub struct Tail {
     /// The engine's timestamp of the last entry.
     pub last: Option<jiff::Timestamp>,
     /// Whether the file of the starting position no longer exists.
-    pub lost_its_place: bool,
+    pub position_lost: bool,
     losses: Episode,
 }
 
@@ -53,8 +53,8 @@ impl Tail {
     /// A file cannot be opened.
     pub fn open(paths: &Paths, position: Option<&Position>) -> Result<Self, LogError> {
         let known = position.and_then(|position| match &position.source {
-            Source::File(source) => Some((source, position.log)),
-            Source::Stream(_) => None,
+            EnginePosition::File(source) => Some((source, position.log)),
+            EnginePosition::Stream(_) => None,
         });
         let source = EngineFile::open(&paths.engine_log, known.map(|(source, _)| source));
         let source = source.map_err(failed("open the engine's log", &paths.engine_log))?;
@@ -66,7 +66,7 @@ impl Tail {
         }
         Ok(Self {
             paths: paths.clone(),
-            lost_its_place: source.lost,
+            position_lost: source.lost,
             source,
             sink,
             last: None,
@@ -89,7 +89,7 @@ impl Tail {
     /// # Errors
     /// A file cannot be read or written; the caller must then open the conversion again from the
     /// last position.
-    pub fn drain(&mut self) -> Result<Drained, LogError> {
+    pub fn drain(&mut self) -> Result<DrainProgress, LogError> {
         let Paths { engine_log, log } = self.paths.clone();
         let (mut buffer, mut lines) = (Vec::new(), Vec::new());
         let mut taken = 0;
@@ -116,7 +116,7 @@ impl Tail {
             if read > 0 {
                 if taken >= PIECE && self.sink.has_caught_up(self.last) {
                     self.sink.settle();
-                    return Ok(Drained::Piece);
+                    return Ok(DrainProgress::Piece);
                 }
                 continue;
             }
@@ -140,8 +140,8 @@ impl Tail {
         self.sink.settle();
         self.losses.end();
         Ok(match taken {
-            0 => Drained::Nothing,
-            _ => Drained::All,
+            0 => DrainProgress::Nothing,
+            _ => DrainProgress::All,
         })
     }
 
@@ -180,7 +180,7 @@ impl Tail {
         let source = self.source.position();
         let source = source.map_err(failed("read the engine's log", &self.paths.engine_log))?;
         Ok(Position {
-            source: Source::File(source),
+            source: EnginePosition::File(source),
             log: self.sink.position(),
             complete,
         })

@@ -7,7 +7,7 @@ use std::{cell::RefCell, fmt::Debug, fs};
 use dockershim::{
     checkpoint::Checkpoints,
     image::Accounts,
-    logs::{Drained, Paths, Position, Tail},
+    logs::{DrainProgress, Paths, Position, Tail},
 };
 use libfuzzer_sys::fuzz_target;
 use sha2::{Digest as _, Sha256};
@@ -46,17 +46,17 @@ fuzz_target!(|input: (&str, &[u8], &[u8])| {
         follow(&paths, position.as_ref());
         // Nothing is left to take at the position where a whole read ended.
         let mut tail = Tail::open(&paths, None).unwrap();
-        while tail.drain().unwrap() == Drained::Piece {}
+        while tail.drain().unwrap() == DrainProgress::Piece {}
         let position = tail.position(false).unwrap();
         same(&positions, &position);
         let mut again = Tail::open(&paths, Some(&position)).unwrap();
-        assert_eq!(again.drain().unwrap(), Drained::Nothing);
+        assert_eq!(again.drain().unwrap(), DrainProgress::Nothing);
     });
 });
 
 fn follow(paths: &Paths, position: Option<&Position>) {
     let mut tail = Tail::open(paths, position).unwrap();
-    while tail.drain().unwrap() == Drained::Piece {}
+    while tail.drain().unwrap() == DrainProgress::Piece {}
 }
 
 fn same<T>(checkpoints: &Checkpoints<T>, state: &T)

@@ -111,12 +111,12 @@ impl World {
     }
 
     fn drain(&mut self) {
-        while self.tail().drain().unwrap() == Drained::Piece {}
+        while self.tail().drain().unwrap() == DrainProgress::Piece {}
     }
 
     /// Removes the engine's files before the saved position.
     fn trim(&self) {
-        if let Some(Source::File(taken)) = self.saved.as_ref().map(|saved| &saved.source) {
+        if let Some(EnginePosition::File(taken)) = self.saved.as_ref().map(|saved| &saved.source) {
             engine_file::trim(&self.paths.engine_log, taken).unwrap();
         }
     }
@@ -358,8 +358,8 @@ fn a_line_that_never_ends_is_given_up_and_the_next_one_read() {
     for times in 1..4 {
         world.write(&endless);
         // It is not kept, or read repeatedly, until it ends.
-        assert_eq!(world.tail().drain().unwrap(), Drained::All);
-        assert_eq!(world.tail().drain().unwrap(), Drained::Nothing);
+        assert_eq!(world.tail().drain().unwrap(), DrainProgress::All);
+        assert_eq!(world.tail().drain().unwrap(), DrainProgress::Nothing);
         world.tail().hand_on_losses(&losses);
         assert_eq!(losses.get(Loss::Unreadable), times);
     }
@@ -382,9 +382,9 @@ fn a_log_that_never_ends_is_converted_in_pieces() {
     for n in 0..lines {
         world.write(&line(n));
     }
-    assert_eq!(world.tail().drain().unwrap(), Drained::Piece);
+    assert_eq!(world.tail().drain().unwrap(), DrainProgress::Piece);
     world.saved = Some(world.tail().position(false).unwrap());
-    assert_eq!(world.tail().drain().unwrap(), Drained::Piece);
+    assert_eq!(world.tail().drain().unwrap(), DrainProgress::Piece);
     world.tail = None;
     world.drain();
     let found = world.lines();

@@ -14,7 +14,7 @@ use super::{
     position::Position,
     save::Saver,
     sink::LogError,
-    tail::{Drained, Tail},
+    tail::{DrainProgress, Tail},
     watch::Watch,
 };
 
@@ -28,19 +28,19 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// Requests to a follower.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum FollowerCommand {
     /// Continue in a new file at the log's path.
     Reopen(oneshot::Sender<Result<(), LogError>>),
     /// The container has exited: convert the rest, reply, and end.
     Finish(oneshot::Sender<()>),
     /// The shim is stopping: save the position and end.
-    Leave,
+    Stop,
     /// The container was removed: convert the rest and end.
     Remove,
 }
 
 /// The follower of one container's log.
-pub(super) struct Follower {
+pub(super) struct FileFollower {
     id: String,
     paths: Paths,
     shared: Arc<Shared>,
@@ -49,7 +49,7 @@ pub(super) struct Follower {
     saver: Saver,
 }
 
-impl Follower {
+impl FileFollower {
     pub(super) fn new(id: String, paths: Paths, shared: Arc<Shared>) -> Self {
         Self {
             saver: Saver::new(
@@ -65,7 +65,7 @@ impl Follower {
         }
     }
 
-    pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<FollowerCommand>) {
         self.position = self.shared.load(&self.id).await;
         if self.position.is_none() {
             self.begin().await;
@@ -78,9 +78,9 @@ impl Follower {
                 tracing::debug!(container_id = self.id, %error, "the engine's log cannot be watched");
                 watch = None;
             }
-            let looked = self.look().await;
-            match &looked {
-                Ok(Drained::Piece) => retry = FIRST_RETRY,
+            let converted = self.convert_new().await;
+            match &converted {
+                Ok(DrainProgress::Piece) => retry = FIRST_RETRY,
                 Ok(_) if !finishing.is_empty() => {
                     self.save_now(true).await;
                     for done in finishing {
@@ -98,11 +98,11 @@ impl Follower {
                 self.save();
             }
             let pause = async {
-                match &looked {
+                match &converted {
                     Err(_) => sleep(retry).await,
-                    Ok(Drained::Piece) => {}
+                    Ok(DrainProgress::Piece) => {}
                     Ok(found) => {
-                        if *found == Drained::All {
+                        if *found == DrainProgress::All {
                             sleep(REST).await;
                         }
                         match &watch {
@@ -114,22 +114,22 @@ impl Follower {
             };
             let save_at = self.saver.due();
             tokio::select! {
-                order = orders.recv() => match order {
-                    Some(Order::Reopen(done)) => {
+                command = commands.recv() => match command {
+                    Some(FollowerCommand::Reopen(done)) => {
                         let _ = done.send(self.reopen().await);
                     }
-                    Some(Order::Finish(done)) => finishing.push(done),
-                    Some(Order::Remove) => {
-                        self.take_the_rest().await;
+                    Some(FollowerCommand::Finish(done)) => finishing.push(done),
+                    Some(FollowerCommand::Remove) => {
+                        self.convert_rest().await;
                         self.saver.wait().await;
                         return;
                     }
-                    Some(Order::Leave) | None => {
+                    Some(FollowerCommand::Stop) | None => {
                         self.save_now(false).await;
                         return;
                     }
                 },
-                () = pause => if looked.is_err() {
+                () = pause => if converted.is_err() {
                     retry = (retry * 2).min(LAST_RETRY);
                 },
                 () = at(save_at) => self.save(),
@@ -167,23 +167,23 @@ impl Follower {
 
     /// Converts the rest of a removed container's log: the engine's file is still readable while it
     /// is open.
-    async fn take_the_rest(&mut self) {
-        while self.tail.is_some() && matches!(self.look().await, Ok(Drained::Piece)) {}
+    async fn convert_rest(&mut self) {
+        while self.tail.is_some() && matches!(self.convert_new().await, Ok(DrainProgress::Piece)) {}
         if self.tail.is_none() {
             self.shared.lose(Loss::Removed, &self.paths.log);
         }
     }
 
     /// Converts new entries, up to a limit.
-    async fn look(&mut self) -> Result<Drained, LogError> {
+    async fn convert_new(&mut self) -> Result<DrainProgress, LogError> {
         let (paths, position) = (self.paths.clone(), self.position.clone());
         let counter = Arc::clone(&self.shared);
-        let looked = self.shared.blocking(&mut self.tail, move |tail| {
+        let converted = self.shared.blocking(&mut self.tail, move |tail| {
             let mut open = match tail.take() {
                 Some(open) => open,
                 None => Tail::open(&paths, position.as_ref())?,
             };
-            let lost_its_place = std::mem::take(&mut open.lost_its_place);
+            let position_lost = std::mem::take(&mut open.position_lost);
             let before = open.written();
             let drained = open.drain();
             counter.count(open.written() - before, open.last);
@@ -192,17 +192,17 @@ impl Follower {
             if drained.is_ok() {
                 *tail = Some(open);
             }
-            Ok((lost_its_place, drained))
+            Ok((position_lost, drained))
         });
-        let (lost_its_place, looked) = match looked.await {
+        let (position_lost, converted) = match converted.await {
             Some(result) => result?,
-            None => return Ok(Drained::Nothing),
+            None => return Ok(DrainProgress::Nothing),
         };
-        if lost_its_place {
+        if position_lost {
             // The loss must not be reported again.
             self.position = None;
         }
-        let (drained, position) = looked?;
+        let (drained, position) = converted?;
         if self.position.as_ref() != Some(&position) {
             self.saver.advanced();
         }
@@ -211,7 +211,7 @@ impl Follower {
     }
 
     async fn reopen(&mut self) -> Result<(), LogError> {
-        self.look().await?;
+        self.convert_new().await?;
         let reopened = self.shared.blocking(&mut self.tail, |tail| match tail {
             Some(tail) => {
                 let old = tail.reopen()?;

@@ -23,9 +23,9 @@ const OTHERS: Mode = Mode::from_raw_mode(0o007);
 
 /// The directory of a container's log, opened without following symlinks, and the log's name.
 #[derive(Debug)]
-pub(super) struct Place(tree_walk::Place);
+pub(super) struct LogLocation(tree_walk::Place);
 
-impl Place {
+impl LogLocation {
     /// Opens the location of a log whose directory exists.
     ///
     /// # Errors
@@ -135,15 +135,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("pods/web/app/0.log");
         assert_eq!(
-            Place::open(&log).unwrap_err().kind(),
+            LogLocation::open(&log).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
-        let place = Place::make(&log).unwrap();
-        place.append().unwrap().write_all(b"one\n").unwrap();
+        let location = LogLocation::make(&log).unwrap();
+        location.append().unwrap().write_all(b"one\n").unwrap();
         assert_eq!(mode(&log), 0o640);
         // The mode of earlier versions.
         fs::set_permissions(&log, fs::Permissions::from_mode(0o644)).unwrap();
-        let again = Place::open(&log).unwrap().append();
+        let again = LogLocation::open(&log).unwrap().append();
         again.unwrap().write_all(b"two\n").unwrap();
         assert_eq!(mode(&log), 0o640);
         assert_eq!(fs::read_to_string(&log).unwrap(), "one\ntwo\n");
@@ -159,9 +159,9 @@ mod tests {
         fs::create_dir(dir.path().join("disk")).unwrap();
         symlink(dir.path().join("disk"), dir.path().join("pods")).unwrap();
         let log = dir.path().join("pods/web/app/0.log");
-        let place = Place::make(&log).unwrap();
+        let location = LogLocation::make(&log).unwrap();
         symlink(outside.join("kept"), &log).unwrap();
-        place.append().unwrap().write_all(b"one\n").unwrap();
+        location.append().unwrap().write_all(b"one\n").unwrap();
         assert_eq!(fs::read_to_string(&log).unwrap(), "one\n");
         assert!(dir.path().join("disk/web/app/0.log").is_file());
         assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "kept");
@@ -176,8 +176,8 @@ mod tests {
             ("pods/third/app/0.log", "app"),
         ] {
             let log = dir.path().join(log);
-            for place in [Place::open(&log), Place::make(&log)] {
-                let error = place.unwrap_err().to_string();
+            for location in [LogLocation::open(&log), LogLocation::make(&log)] {
+                let error = location.unwrap_err().to_string();
                 assert_eq!(error, format!("{link} is a link, which is not followed"));
             }
         }
@@ -190,9 +190,9 @@ mod tests {
         let log = dir.path().join("0.log");
         let fifo = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &log, FileType::Fifo, fifo, 0).unwrap();
-        assert!(Place::open(&log).unwrap().append().is_err());
+        assert!(LogLocation::open(&log).unwrap().append().is_err());
         for path in ["/", "", "/a/../0.log", "..", "app/0.log"] {
-            assert!(Place::open(Path::new(path)).is_err(), "{path}");
+            assert!(LogLocation::open(Path::new(path)).is_err(), "{path}");
         }
     }
 
@@ -204,8 +204,8 @@ mod tests {
         fs::write(&log, "12345").unwrap();
         let inode = fs::metadata(&log).unwrap().ino();
         fs::rename(&log, dir.path().join("0.log.20260101-000000")).unwrap();
-        let place = Place::open(&log).unwrap();
-        assert_eq!(place.renamed(inode), Some(5));
-        assert_eq!(place.renamed(inode + 1_000_000), None);
+        let location = LogLocation::open(&log).unwrap();
+        assert_eq!(location.renamed(inode), Some(5));
+        assert_eq!(location.renamed(inode + 1_000_000), None);
     }
 }

@@ -2,9 +2,9 @@
 //! not accessible or it uses another log driver. Some log drivers cannot be read back; the log then
 //! has a message that says so.
 //!
-//! After an interruption, the API repeats entries that [`Since`] recognises. Entries that were
-//! written but whose position was not saved before a crash are converted again, and [`Sink`] skips
-//! them.
+//! After an interruption, the API repeats entries that [`StreamPosition`] recognises. Entries that
+//! were written but whose position was not saved before a crash are converted again, and [`Sink`]
+//! skips them.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -15,17 +15,17 @@ use tokio::{
 
 use super::{
     Shared, cri,
-    follower::{FIRST_RETRY, LAST_RETRY, Order, at},
+    file_follower::{FIRST_RETRY, FollowerCommand, LAST_RETRY, at},
     loss::Loss,
-    position::{Position, Source},
+    position::{EnginePosition, Position},
     save::Saver,
-    since::{Known, Replay, Since},
     sink::{LogError, Sink},
+    stream_position::{Replay, ReplayMatch, StreamPosition},
 };
 use crate::engine::{Engine, EngineError, LogPiece, LogPieces};
 
 /// The follower of one container's log.
-pub(super) struct Streamed {
+pub(super) struct ApiFollower {
     id: String,
     log: PathBuf,
     engine: Arc<Engine>,
@@ -43,13 +43,13 @@ pub(super) struct Streamed {
 }
 
 /// The stream of entries.
-enum Entries {
+enum EntryStream {
     /// Opened at this time.
     Closed(Instant),
-    Open(Box<Open>),
+    Open(Box<OpenStream>),
 }
 
-struct Open {
+struct OpenStream {
     pieces: LogPieces,
     replay: Replay,
     /// Whether the stream continues after the existing entries.
@@ -58,14 +58,14 @@ struct Open {
 
 /// Why a log is behind.
 #[derive(Debug, thiserror::Error)]
-enum Behind {
+enum FollowError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
     Log(#[from] LogError),
 }
 
-impl Streamed {
+impl ApiFollower {
     pub(super) fn new(id: String, log: PathBuf, engine: Arc<Engine>, shared: Arc<Shared>) -> Self {
         Self {
             saver: Saver::new(id.clone(), None, Arc::clone(&shared)),
@@ -82,32 +82,32 @@ impl Streamed {
         }
     }
 
-    pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<FollowerCommand>) {
         self.position = self.shared.load(&self.id).await;
-        let mut entries = Entries::Closed(Instant::now());
+        let mut entries = EntryStream::Closed(Instant::now());
         loop {
             let save_at = self.saver.due();
             let came = tokio::select! {
-                order = orders.recv() => match order {
-                    Some(Order::Reopen(done)) => {
+                command = commands.recv() => match command {
+                    Some(FollowerCommand::Reopen(done)) => {
                         let _ = done.send(self.reopen().await);
                         continue;
                     }
-                    Some(Order::Finish(done)) => {
+                    Some(FollowerCommand::Finish(done)) => {
                         self.finishing.push(done);
                         // A followed stream may end because the engine stops; a new request without
                         // `follow` ends only when the log is complete.
-                        entries = Entries::Closed(Instant::now());
+                        entries = EntryStream::Closed(Instant::now());
                         continue;
                     }
-                    Some(Order::Remove) => {
+                    Some(FollowerCommand::Remove) => {
                         if !self.finishing.is_empty() {
                             self.shared.lose(Loss::Removed, &self.log);
                         }
                         self.saver.wait().await;
                         return;
                     }
-                    Some(Order::Leave) | None => {
+                    Some(FollowerCommand::Stop) | None => {
                         self.save_now(false).await;
                         return;
                     }
@@ -127,7 +127,7 @@ impl Streamed {
                     return;
                 }
                 Ok(false) => {}
-                Err(Behind::Engine(error)) if error.is_not_implemented() => {
+                Err(FollowError::Engine(error)) if error.is_not_implemented() => {
                     match self.explain().await {
                         Ok(()) => self.unreadable = true,
                         Err(error) => {
@@ -137,7 +137,7 @@ impl Streamed {
                     }
                 }
                 Err(error) => {
-                    let gone = matches!(&error, Behind::Engine(error) if error.is_not_found());
+                    let gone = matches!(&error, FollowError::Engine(error) if error.is_not_found());
                     if gone && !self.finishing.is_empty() {
                         // What is missing is lost.
                         self.shared.lose(Loss::Removed, &self.log);
@@ -152,7 +152,7 @@ impl Streamed {
     }
 
     /// The next entries; opens the stream when it is due. Empty at the end.
-    async fn next(&self, entries: &mut Entries) -> Result<Vec<LogPiece>, EngineError> {
+    async fn next(&self, entries: &mut EntryStream) -> Result<Vec<LogPiece>, EngineError> {
         if self.unreadable {
             if self.finishing.is_empty() {
                 return std::future::pending().await;
@@ -160,20 +160,20 @@ impl Streamed {
             // The log is as complete as it can be.
             return Ok(Vec::new());
         }
-        if let Entries::Closed(until) = entries {
+        if let EntryStream::Closed(until) = entries {
             sleep_until(*until).await;
             let since = self.since();
             let follow = self.caught_up && self.finishing.is_empty();
             let logs = self.engine.container_logs(&self.id, since.second(), follow);
-            *entries = Entries::Open(Box::new(Open {
+            *entries = EntryStream::Open(Box::new(OpenStream {
                 pieces: logs.await?,
                 replay: since.replay(),
                 follow,
             }));
         }
         match entries {
-            Entries::Open(open) => open.pieces.next().await,
-            Entries::Closed(_) => Ok(Vec::new()),
+            EntryStream::Open(open) => open.pieces.next().await,
+            EntryStream::Closed(_) => Ok(Vec::new()),
         }
     }
 
@@ -181,13 +181,13 @@ impl Streamed {
     async fn handle(
         &mut self,
         came: Result<Vec<LogPiece>, EngineError>,
-        entries: &mut Entries,
-    ) -> Result<bool, Behind> {
+        entries: &mut EntryStream,
+    ) -> Result<bool, FollowError> {
         let pieces = came?;
         if self.unreadable {
             return Ok(!self.finishing.is_empty());
         }
-        let Entries::Open(open) = entries else {
+        let EntryStream::Open(open) = entries else {
             return Ok(false);
         };
         if !pieces.is_empty() {
@@ -202,12 +202,12 @@ impl Streamed {
         }
         self.settle(&mut open.replay).await?;
         self.caught_up = true;
-        *entries = Entries::Closed(Instant::now());
+        *entries = EntryStream::Closed(Instant::now());
         Ok(!self.finishing.is_empty())
     }
 
     /// Writes a message to the log that says where the container's output is, unless it has one.
-    async fn explain(&mut self) -> Result<(), Behind> {
+    async fn explain(&mut self) -> Result<(), FollowError> {
         if self.position.is_some() {
             return Ok(());
         }
@@ -228,7 +228,7 @@ impl Streamed {
             "dockershim: the engine's log driver {driver:?} cannot be read back; what this \
              container writes is where that driver sends it\n"
         );
-        let said = self.write(Since::default(), move |sink| {
+        let said = self.write(StreamPosition::default(), move |sink| {
             if !sink.wants(&created) {
                 return Ok(());
             }
@@ -241,15 +241,15 @@ impl Streamed {
         Ok(())
     }
 
-    fn pause(&mut self, entries: &mut Entries) {
-        *entries = Entries::Closed(Instant::now() + self.retry);
+    fn pause(&mut self, entries: &mut EntryStream) {
+        *entries = EntryStream::Closed(Instant::now() + self.retry);
         self.retry = (self.retry * 2).min(LAST_RETRY);
     }
 
-    fn since(&self) -> Since {
+    fn since(&self) -> StreamPosition {
         match self.position.as_ref().map(|position| &position.source) {
-            Some(Source::Stream(since)) => since.clone(),
-            _ => Since::default(),
+            Some(EnginePosition::Stream(since)) => since.clone(),
+            _ => StreamPosition::default(),
         }
     }
 
@@ -258,10 +258,10 @@ impl Streamed {
         let mut new = Vec::with_capacity(pieces.len());
         let mut lost = false;
         for piece in pieces {
-            match replay.knows(piece.time) {
-                Known::Yes => continue,
-                Known::No => {}
-                Known::Lost => {
+            match replay.classify(piece.time) {
+                ReplayMatch::Taken => continue,
+                ReplayMatch::New => {}
+                ReplayMatch::Lost => {
                     self.shared.lose(Loss::Rotated, &self.log);
                     lost = true;
                     since = replay.give_up().unwrap_or_default();
@@ -306,12 +306,12 @@ impl Streamed {
     /// open; after a failure, it is opened again from the last position.
     async fn write<T: Send + 'static>(
         &mut self,
-        since: Since,
+        since: StreamPosition,
         work: impl FnOnce(&mut Sink) -> Result<T, LogError> + Send + 'static,
     ) -> Result<Option<T>, LogError> {
         let log = self.log.clone();
         let known = self.position.as_ref();
-        let known = known.filter(|known| matches!(known.source, Source::Stream(_)));
+        let known = known.filter(|known| matches!(known.source, EnginePosition::Stream(_)));
         let known = known.map(|known| known.log);
         let written = self.shared.blocking(&mut self.sink, move |open| {
             let mut sink = match open.take() {
@@ -327,7 +327,7 @@ impl Streamed {
             return Ok(None);
         };
         let position = Position {
-            source: Source::Stream(since),
+            source: EnginePosition::Stream(since),
             log,
             complete: false,
         };

@@ -17,7 +17,7 @@ struct Second {
 
 /// The entries that were taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Since {
+pub(super) struct StreamPosition {
     /// The second from which to request entries, since 1970; 0 means from the beginning.
     second: i64,
     /// The entries of that second and of the next.
@@ -30,16 +30,16 @@ pub(super) struct Replay {
     left: u64,
     first: [Option<i64>; 2],
     /// The entries that were repeated so far.
-    given: Since,
+    given: StreamPosition,
 }
 
 /// Whether an entry was taken before an interruption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum ReplayMatch {
     /// It was taken.
-    Yes,
+    Taken,
     /// It was not taken.
-    No,
+    New,
     /// Entries that were taken are not repeated: the engine has removed them, and possibly more.
     Lost,
 }
@@ -49,7 +49,7 @@ fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
 
-impl Since {
+impl StreamPosition {
     pub(super) fn second(&self) -> i64 {
         self.second
     }
@@ -96,25 +96,25 @@ impl Since {
 
 impl Replay {
     /// Whether the next entry, with this timestamp, was taken before.
-    pub(super) fn knows(&mut self, time: Timestamp) -> Known {
+    pub(super) fn classify(&mut self, time: Timestamp) -> ReplayMatch {
         if self.left == 0 {
-            return Known::No;
+            return ReplayMatch::New;
         }
         if time.as_second() < self.given.second {
-            return Known::Yes;
+            return ReplayMatch::Taken;
         }
         let is_first = self.given.taken() == 0;
         if is_first && !self.first.contains(&Some(nanoseconds(time))) {
-            return Known::Lost;
+            return ReplayMatch::Lost;
         }
         self.given.take(time);
         self.left -= 1;
-        Known::Yes
+        ReplayMatch::Taken
     }
 
     /// If the engine has fewer entries than were taken, the position after those that it has. Its
     /// log was truncated there, and new entries are counted from there.
-    pub(super) fn give_up(&mut self) -> Option<Since> {
+    pub(super) fn give_up(&mut self) -> Option<StreamPosition> {
         (std::mem::take(&mut self.left) > 0).then(|| self.given.clone())
     }
 }
@@ -151,7 +151,7 @@ mod tests {
                 clock += step / 2;
                 times.push(at(clock - back));
             }
-            let (mut since, mut taken) = (Since::default(), Vec::new());
+            let (mut since, mut taken) = (StreamPosition::default(), Vec::new());
             let mut there = 0;
             for (n, (.., breaks)) in steps.iter().enumerate() {
                 if !breaks && n + 1 < steps.len() {
@@ -160,13 +160,13 @@ mod tests {
                 there = there.max(n + 1);
                 let mut replay = since.replay();
                 for time in given(&times[..there], since.second(), each) {
-                    match replay.knows(time) {
-                        Known::Yes => {}
-                        Known::No => {
+                    match replay.classify(time) {
+                        ReplayMatch::Taken => {}
+                        ReplayMatch::New => {
                             taken.push(time);
                             since.take(time);
                         }
-                        Known::Lost => prop_assert!(false, "nothing was lost"),
+                        ReplayMatch::Lost => prop_assert!(false, "nothing was lost"),
                     }
                 }
                 prop_assert_eq!(replay.give_up(), None);
@@ -177,18 +177,18 @@ mod tests {
 
     #[test]
     fn what_the_engine_removed_is_noticed() {
-        let mut since = Since::default();
+        let mut since = StreamPosition::default();
         for millis in [0, 10, 20] {
             since.take(at(millis));
         }
         let mut replay = since.replay();
-        assert_eq!(replay.knows(at(10)), Known::Lost);
+        assert_eq!(replay.classify(at(10)), ReplayMatch::Lost);
         let mut since = replay.give_up().unwrap();
-        assert_eq!(replay.knows(at(20)), Known::No);
+        assert_eq!(replay.classify(at(20)), ReplayMatch::New);
         since.take(at(10));
         since.take(at(20));
         let mut replay = since.replay();
-        assert_eq!(replay.knows(at(10)), Known::Yes);
+        assert_eq!(replay.classify(at(10)), ReplayMatch::Taken);
         assert_eq!(replay.give_up().unwrap().taken(), 1);
     }
 }
