@@ -71,11 +71,11 @@ pub fn engine_disk(root: &Path) -> Check {
     let name = "engine disk";
     match statvfs(root) {
         Ok(room) => {
-            let blocks = Room {
+            let blocks = DiskSpace {
                 free: room.f_bavail.saturating_mul(room.f_frsize),
                 all: room.f_blocks.saturating_mul(room.f_frsize),
             };
-            let files = Room {
+            let files = DiskSpace {
                 free: room.f_favail,
                 all: room.f_files,
             };
@@ -91,12 +91,12 @@ pub fn engine_disk(root: &Path) -> Check {
 
 /// An amount of bytes or inodes.
 #[derive(Clone, Copy)]
-struct Room {
+struct DiskSpace {
     free: u64,
     all: u64,
 }
 
-impl Room {
+impl DiskSpace {
     /// The percentage that is free; 100 if the file system does not count.
     fn percent(self) -> u64 {
         (u128::from(self.free) * 100)
@@ -105,7 +105,7 @@ impl Room {
     }
 }
 
-fn judge_room(name: &'static str, root: &Path, bytes: Room, files: Room) -> Check {
+fn judge_room(name: &'static str, root: &Path, bytes: DiskSpace, files: DiskSpace) -> Check {
     let detail = format!(
         "{}: {} GiB ({} %) and {} % of its inodes are free",
         root.display(),
@@ -157,17 +157,17 @@ mod tests {
 
     #[test]
     fn room_is_judged_in_bytes_and_files() {
-        let gib = |free: u64| Room {
+        let gib = |free: u64| DiskSpace {
             free: free << 30,
             all: 100 << 30,
         };
-        let files = |free| Room { free, all: 100 };
+        let files = |free| DiskSpace { free, all: 100 };
         let judge = |bytes, files| judge_room("engine disk", Path::new("/"), bytes, files).verdict;
         assert_eq!(judge(gib(50), files(50)), Verdict::Ok);
         assert_eq!(judge(gib(14), files(50)), Verdict::Warn);
         assert_eq!(judge(gib(50), files(1)), Verdict::Warn);
         assert_eq!(judge(gib(0), files(50)), Verdict::Fail);
         // btrfs does not count inodes.
-        assert_eq!(judge(gib(50), Room { free: 0, all: 0 }), Verdict::Ok);
+        assert_eq!(judge(gib(50), DiskSpace { free: 0, all: 0 }), Verdict::Ok);
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Dialer {
 }
 
 /// An open connection.
-pub(super) struct Dialled {
+pub(super) struct DialedConnection {
     io: Box<dyn Io>,
     /// The peer process, if the transport reports it and it is visible in this pid namespace.
     pub(super) peer: Option<Pid>,
@@ -85,7 +85,7 @@ impl Dialer {
         })
     }
 
-    pub(super) async fn dial(&self) -> Result<Dialled, DialError> {
+    pub(super) async fn dial(&self) -> Result<DialedConnection, DialError> {
         let (io, peer): (Box<dyn Io>, _) = match &*self.endpoint {
             Endpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).await?;
@@ -103,7 +103,7 @@ impl Dialer {
                 }
             }
         };
-        Ok(Dialled { io, peer })
+        Ok(DialedConnection { io, peer })
     }
 
     /// Sends a request over a new connection.
@@ -117,7 +117,7 @@ impl Dialer {
     /// Sends a request over a connection opened for it.
     pub(super) async fn send_over<B>(
         &self,
-        dialled: Dialled,
+        dialled: DialedConnection,
         mut request: Request<B>,
     ) -> Result<Response<Incoming>, DialError>
     where

@@ -35,12 +35,12 @@ pub(super) struct ScratchUse {
 }
 
 /// A read in progress; dropping it ends the read.
-struct Reading<'a>(&'a ScratchUse);
+struct ReadGuard<'a>(&'a ScratchUse);
 
 impl ScratchUse {
-    fn begin(&self) -> Reading<'_> {
+    fn begin(&self) -> ReadGuard<'_> {
         self.began.fetch_add(1, Ordering::SeqCst);
-        Reading(self)
+        ReadGuard(self)
     }
 
     /// The number of reads so far, if none is in progress.
@@ -50,7 +50,7 @@ impl ScratchUse {
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::SeqCst);
     }
@@ -136,19 +136,19 @@ impl Engine {
         let mut path = path.to_owned();
         for _ in 0..LINKS {
             match self.read_tar(id, &path).await? {
-                Entry::File(content) => return Ok(content),
-                Entry::Link(target) if target.starts_with('/') => path = target,
-                Entry::Link(target) => {
+                ArchiveEntry::File(content) => return Ok(content),
+                ArchiveEntry::Link(target) if target.starts_with('/') => path = target,
+                ArchiveEntry::Link(target) => {
                     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
                     path = format!("{directory}/{target}");
                 }
-                Entry::Other => return Ok(Vec::new()),
+                ArchiveEntry::Other => return Ok(Vec::new()),
             }
         }
         Ok(Vec::new())
     }
 
-    async fn read_tar(&self, id: &str, path: &str) -> Result<Entry, EngineError> {
+    async fn read_tar(&self, id: &str, path: &str) -> Result<ArchiveEntry, EngineError> {
         let call = self.call("read a file of container", id, READ);
         let docker = call.docker(self)?;
         let options = DownloadFromContainerOptions {
@@ -180,30 +180,30 @@ pub fn may_be_scratch(summary: &ContainerSummary) -> bool {
 }
 
 /// The file at a path.
-enum Entry {
+enum ArchiveEntry {
     File(Vec<u8>),
     Link(String),
     Other,
 }
 
-fn first_entry(archive: &[u8]) -> std::io::Result<Entry> {
+fn first_entry(archive: &[u8]) -> std::io::Result<ArchiveEntry> {
     let mut archive = tar::Archive::new(archive);
     let Some(entry) = archive.entries()?.next() else {
-        return Ok(Entry::Other);
+        return Ok(ArchiveEntry::Other);
     };
     let mut entry = entry?;
     let kind = entry.header().entry_type();
     if kind.is_symlink() {
         let target = entry.link_name()?;
         let target = target.map(|target| target.to_string_lossy().into_owned());
-        return Ok(Entry::Link(target.unwrap_or_default()));
+        return Ok(ArchiveEntry::Link(target.unwrap_or_default()));
     }
     if !kind.is_file() {
-        return Ok(Entry::Other);
+        return Ok(ArchiveEntry::Other);
     }
     let mut content = Vec::new();
     entry.read_to_end(&mut content)?;
-    Ok(Entry::File(content))
+    Ok(ArchiveEntry::File(content))
 }
 
 #[cfg(test)]

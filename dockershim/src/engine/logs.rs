@@ -100,7 +100,7 @@ impl LogPieces {
         loop {
             self.gather().await?;
             let mut pieces = Vec::new();
-            while let Some(piece) = self.cut()? {
+            while let Some(piece) = self.next_piece()? {
                 pieces.push(piece);
             }
             if self.ended && !self.buffer.is_empty() {
@@ -140,7 +140,7 @@ impl LogPieces {
     }
 
     /// Takes the first piece from the buffer, if it is complete.
-    fn cut(&mut self) -> Result<Option<LogPiece>, EngineError> {
+    fn next_piece(&mut self) -> Result<Option<LogPiece>, EngineError> {
         let (stream, length) = if self.tty {
             match raw_length(&self.buffer, self.ended) {
                 Some(length) => ("stdout", length),

@@ -29,14 +29,14 @@ const BUFFER: usize = 128 * 1024;
 
 /// Nothing accepted the connection.
 #[derive(Debug)]
-struct Refused {
+struct ConnectError {
     port: u16,
     pid: i64,
     v4: io::Error,
     v6: io::Error,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { port, pid, v4, v6 } = self;
         write!(
@@ -89,7 +89,7 @@ pub async fn connect(
         Ok(connected) => return Ok(connected),
         Err(error) => error,
     };
-    let refused = Refused { port, pid, v4, v6 };
+    let refused = ConnectError { port, pid, v4, v6 };
     Err(Error::FailedPrecondition(refused.to_string()))
 }
 
@@ -126,7 +126,7 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
     // Owns the reader, so what the client sends after the pod stops reading is dropped.
     let inward = async move {
         loop {
-            let bytes = reader.fill_buf().await.map_err(Broken::Client)?;
+            let bytes = reader.fill_buf().await.map_err(CarryError::Client)?;
             // A pod that no longer reads may still write.
             let Ok(length) = to_pod.write(bytes).await else {
                 return Ok(to_pod);
@@ -140,11 +140,11 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
     };
     let outward = async {
         loop {
-            let bytes = from_pod.fill_buf().await.map_err(Broken::Pod)?;
+            let bytes = from_pod.fill_buf().await.map_err(CarryError::Pod)?;
             if bytes.is_empty() {
-                return writer.shutdown().await.map_err(Broken::Client);
+                return writer.shutdown().await.map_err(CarryError::Client);
             }
-            let length = writer.write(bytes).await.map_err(Broken::Client)?;
+            let length = writer.write(bytes).await.map_err(CarryError::Client)?;
             from_pod.consume(length);
         }
     };
@@ -154,16 +154,16 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
     };
     match carried {
         Ok(_) => Ok(()),
-        Err(Broken::Client(error)) => {
+        Err(CarryError::Client(error)) => {
             tracing::debug!(%error, "the client of a forwarded connection has left");
             Ok(())
         }
-        Err(Broken::Pod(error)) => Err(error),
+        Err(CarryError::Pod(error)) => Err(error),
     }
 }
 
 /// The side of a forwarded connection that failed.
-enum Broken {
+enum CarryError {
     Client(io::Error),
     Pod(io::Error),
 }
