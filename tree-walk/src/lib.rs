@@ -4,13 +4,13 @@
 //! the limit on a path's length. So a [`Walk`] moves between directories by descriptors. It keeps a
 //! few of them open and returns to the others by `..`, or from the root if a directory was moved in
 //! the meantime; inodes identify the directories. It follows no symbolic links and enters no other
-//! mounts. A [`Place`] is a name in a directory, for paths whose directories may have been replaced
-//! by links.
+//! mounts. A [`GuardedPath`] is a name in a directory, for paths whose directories may have been
+//! replaced by links.
 
 #![forbid(unsafe_code)]
 
+mod guarded_path;
 mod open;
-mod place;
 mod remove;
 
 use std::{
@@ -23,8 +23,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use guarded_path::GuardedPath;
 use open::{Id, Opened};
-pub use place::Place;
 pub use remove::{RemoveError, remove_all, remove_directories};
 use rustix::{
     fs::{AtFlags, Dir, DirEntry, FileType, statat},

@@ -23,7 +23,7 @@ const OTHERS: Mode = Mode::from_raw_mode(0o007);
 
 /// The directory of a container's log, opened without following symlinks, and the log's name.
 #[derive(Debug)]
-pub(super) struct LogLocation(tree_walk::Place);
+pub(super) struct LogLocation(tree_walk::GuardedPath);
 
 impl LogLocation {
     /// Opens the location of a log whose directory exists.
@@ -31,7 +31,7 @@ impl LogLocation {
     /// # Errors
     /// `NotFound` if the directory is missing; a symlink is named.
     pub(super) fn open(log: &Path) -> io::Result<Self> {
-        tree_walk::Place::open(log, OF_THE_POD).map(Self)
+        tree_walk::GuardedPath::open(log, OF_THE_POD).map(Self)
     }
 
     /// Opens the location of a log and creates missing directories.
@@ -39,7 +39,7 @@ impl LogLocation {
     /// # Errors
     /// A directory cannot be created; a symlink is named.
     pub(super) fn make(log: &Path) -> io::Result<Self> {
-        tree_walk::Place::make(log, OF_THE_POD, DIRECTORY_MODE).map(Self)
+        tree_walk::GuardedPath::make(log, OF_THE_POD, DIRECTORY_MODE).map(Self)
     }
 
     /// Opens the log for appending and creates it if it is missing. Removes access for others than

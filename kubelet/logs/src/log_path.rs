@@ -30,7 +30,7 @@ const OF_THE_POD: usize = 2;
 
 /// The directory of a container's log, reached without following links, and the name of the log.
 #[derive(Debug)]
-pub(super) struct LogPath(tree_walk::Place);
+pub(super) struct Place(tree_walk::GuardedPath);
 
 /// Opens the log of the container with this ID. Returns its path too.
 ///
@@ -60,7 +60,7 @@ impl LogPath {
     /// # Errors
     /// `NotFound` if its directory is missing; the path contains a link.
     pub(super) fn open(log: &Path) -> io::Result<Self> {
-        tree_walk::Place::open(log, OF_THE_POD).map(Self)
+        tree_walk::GuardedPath::open(log, OF_THE_POD).map(Self)
     }
 
     /// The file name of the log.

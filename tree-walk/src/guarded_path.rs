@@ -14,12 +14,12 @@ use rustix::{
 
 /// A name in an open directory.
 #[derive(Debug)]
-pub struct Place {
+pub struct GuardedPath {
     directory: OwnedFd,
     name: OsString,
 }
 
-impl Place {
+impl GuardedPath {
     /// Resolves an absolute path, whose directory must exist. The last `guarded` directories must
     /// not be symbolic links; those above may be.
     ///
@@ -29,7 +29,7 @@ impl Place {
         Self::reach(path, guarded, |_, _| Ok(()))
     }
 
-    /// As [`Place::open`], but creates missing directories; guarded ones get the mode `mode`.
+    /// As [`GuardedPath::open`], but creates missing directories; guarded ones get the mode `mode`.
     ///
     /// # Errors
     /// A directory cannot be created. The error for a symbolic link contains its name.
@@ -140,7 +140,7 @@ mod tests {
         let path = |name: &str| dir.path().join(name);
         fs::create_dir_all(path("disk/web/app")).unwrap();
         symlink(path("disk"), path("pods")).unwrap();
-        let place = Place::open(&path("pods/web/app/0.log"), 2).unwrap();
+        let place = GuardedPath::open(&path("pods/web/app/0.log"), 2).unwrap();
         assert_eq!(place.name(), "0.log");
         let (found, there) = (
             rustix::fs::fstat(place.directory()).unwrap(),
@@ -158,22 +158,25 @@ mod tests {
             ("pods/third/app/0.log", "app"),
         ] {
             let file = path(file);
-            for place in [Place::open(&file, 2), Place::make(&file, 2, MODE)] {
+            for place in [
+                GuardedPath::open(&file, 2),
+                GuardedPath::make(&file, 2, MODE),
+            ] {
                 let error = place.unwrap_err().to_string();
                 assert_eq!(error, format!("{link} is a link, which is not followed"));
             }
         }
-        assert!(Place::open(&path("pods/other/app/0.log"), 1).is_ok());
+        assert!(GuardedPath::open(&path("pods/other/app/0.log"), 1).is_ok());
     }
 
     #[test]
     fn directories_are_made_when_that_is_asked() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pods/web/app/0.log");
-        let missing = Place::open(&file, 2).unwrap_err();
+        let missing = GuardedPath::open(&file, 2).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         for _ in 0..2 {
-            let place = Place::make(&file, 2, MODE).unwrap();
+            let place = GuardedPath::make(&file, 2, MODE).unwrap();
             symlink("/nowhere", &file).unwrap();
             assert!(place.is_link().unwrap());
             fs::remove_file(&file).unwrap();
@@ -183,7 +186,7 @@ mod tests {
     #[test]
     fn other_paths_are_refused() {
         for path in ["/", "", "/a/../0.log", "..", "/..", "app/0.log"] {
-            assert!(Place::open(Path::new(path), 2).is_err(), "{path}");
+            assert!(GuardedPath::open(Path::new(path), 2).is_err(), "{path}");
         }
     }
 }
