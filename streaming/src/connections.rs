@@ -27,79 +27,79 @@ use crate::bound::Bound;
 
 /// The limits on a server's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct ConnectionLimits {
     /// Concurrent connections.
     pub connections: usize,
     /// Unauthenticated connections.
-    pub strangers: usize,
+    pub unauthenticated: usize,
     /// Unauthenticated connections from one address.
-    pub strangers_of_address: usize,
+    pub unauthenticated_of_address: usize,
 }
 
 /// The connections of a server, up to its limits.
 #[derive(Debug)]
-pub struct Places {
-    taken: Mutex<Taken>,
+pub struct ConnectionLimiter {
+    table: Mutex<ConnectionTable>,
     /// Notified when a connection ends or becomes idle.
     freed: Notify,
     connections: Arc<Bound>,
-    strangers: Arc<Bound>,
-    strangers_of_address: Arc<Bound>,
+    unauthenticated: Arc<Bound>,
+    unauthenticated_of_address: Arc<Bound>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ConnectionTable {
     next: u64,
-    clients: BTreeMap<u64, Client>,
-    strangers: usize,
+    clients: BTreeMap<u64, TrackedConnection>,
+    unauthenticated: usize,
     /// The number of unauthenticated connections by address.
     by_address: BTreeMap<IpAddr, usize>,
 }
 
 #[derive(Debug)]
-struct Client {
+struct TrackedConnection {
     address: Option<IpAddr>,
-    standing: Standing,
-    /// The time of the last change of the standing.
+    state: ClientState,
+    /// The time of the last change of the state.
     since: Instant,
     leave: Arc<Notify>,
 }
 
 /// The authentication and activity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Stranger,
+enum ClientState {
+    Unauthenticated,
     /// An authenticated client without a request in progress.
     Idle,
     /// An authenticated client with a request in progress.
     Busy,
 }
 
-/// The place of one connection. Dropping it frees the place.
+/// The slot of one connection. Dropping it frees the slot.
 #[derive(Debug)]
-pub struct Place {
-    places: Arc<Places>,
+pub struct ConnectionSlot {
+    limiter: Arc<ConnectionLimiter>,
     number: u64,
     address: Option<IpAddr>,
     leave: Arc<Notify>,
-    has_asked: AtomicBool,
-    was_let_in: AtomicBool,
+    has_sent_request: AtomicBool,
+    is_authenticated: AtomicBool,
 }
 
 /// A guard for a request in progress of an authenticated client. Dropping it makes the client idle.
 #[derive(Debug)]
-pub struct Busy(Arc<Place>);
+pub struct RequestGuard(Arc<ConnectionSlot>);
 
-// === impl Room ===
+// === impl ConnectionLimits ===
 
-impl Room {
+impl ConnectionLimits {
     /// Limits for at most `connections`: a quarter may be unauthenticated, an eighth may be
     /// unauthenticated and from one address.
     pub const fn new(connections: usize) -> Self {
         Self {
             connections,
-            strangers: connections.div_ceil(4),
-            strangers_of_address: connections.div_ceil(8),
+            unauthenticated: connections.div_ceil(4),
+            unauthenticated_of_address: connections.div_ceil(8),
         }
     }
 
@@ -118,24 +118,27 @@ impl Room {
     pub const fn open(connections: usize) -> Self {
         Self {
             connections,
-            strangers: connections,
-            strangers_of_address: connections,
+            unauthenticated: connections,
+            unauthenticated_of_address: connections,
         }
     }
 }
 
-// === impl Places ===
+// === impl ConnectionLimiter ===
 
-impl Places {
-    /// Creates the places of the server `server`; all are free.
-    pub fn new(server: &'static str, room: Room) -> Arc<Self> {
+impl ConnectionLimiter {
+    /// Creates the limiter of the server `server`, without connections.
+    pub fn new(server: &'static str, room: ConnectionLimits) -> Arc<Self> {
         let bound = |name, most| Arc::new(Bound::new(server, name, most));
         Arc::new(Self {
-            taken: Mutex::default(),
+            table: Mutex::default(),
             freed: Notify::new(),
             connections: bound("connections", room.connections),
-            strangers: bound("strangers", room.strangers),
-            strangers_of_address: bound("strangers_of_address", room.strangers_of_address),
+            unauthenticated: bound("strangers", room.unauthenticated),
+            unauthenticated_of_address: bound(
+                "strangers_of_address",
+                room.unauthenticated_of_address,
+            ),
         })
     }
 
@@ -143,17 +146,17 @@ impl Places {
     pub fn bounds(&self) -> [Arc<Bound>; 3] {
         let bounds = [
             &self.connections,
-            &self.strangers,
-            &self.strangers_of_address,
+            &self.unauthenticated,
+            &self.unauthenticated_of_address,
         ];
         bounds.map(Arc::clone)
     }
 
-    /// Waits until there is a free place, or a connection that can be closed for a new one. Only
+    /// Waits until there is a free slot, or a connection that can be closed for a new one. Only
     /// one task may wait: the one that accepts connections.
-    pub async fn room(&self) {
+    pub async fn wait_for_slot(&self) {
         loop {
-            if self.taken.lock().has_room(self.connections.most()) {
+            if self.table.lock().has_room(self.connections.most()) {
                 return;
             }
             self.connections.reach();
@@ -161,77 +164,86 @@ impl Places {
         }
     }
 
-    /// Takes a place for an unauthenticated connection from `address`. Closes another connection if
+    /// Takes a slot for an unauthenticated connection from `address`. Closes another connection if
     /// a limit is reached.
-    pub fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Place {
+    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> ConnectionSlot {
         let address = address.map(shared);
         let leave = Arc::<Notify>::default();
-        let mut taken = self.taken.lock();
-        if let Some((bound, last)) = self.reached(&taken, address) {
+        let mut table = self.table.lock();
+        if let Some((bound, last)) = self.exceeded(&table, address) {
             bound.reach();
-            if let Some(client) = last.and_then(|number| taken.remove(number)) {
+            if let Some(client) = last.and_then(|number| table.remove(number)) {
                 client.leave.notify_one();
             }
         }
-        let number = taken.next;
-        taken.next += 1;
-        let client = Client {
+        let number = table.next;
+        table.next += 1;
+        let client = TrackedConnection {
             address,
-            standing: Standing::Stranger,
+            state: ClientState::Unauthenticated,
             since: Instant::now(),
             leave: Arc::clone(&leave),
         };
-        taken.clients.insert(number, client);
-        taken.count(address);
-        Place {
-            places: Arc::clone(self),
+        table.clients.insert(number, client);
+        table.count(address);
+        ConnectionSlot {
+            limiter: Arc::clone(self),
             number,
             address,
             leave,
-            has_asked: AtomicBool::new(false),
-            was_let_in: AtomicBool::new(false),
+            has_sent_request: AtomicBool::new(false),
+            is_authenticated: AtomicBool::new(false),
         }
     }
 
     /// Returns the limit that another unauthenticated connection would exceed, and the connection
     /// to close.
-    fn reached(&self, taken: &Taken, address: Option<IpAddr>) -> Option<(&Bound, Option<u64>)> {
-        let of_address = address.map_or(0, |address| taken.of_address(address));
-        if of_address >= self.strangers_of_address.most() {
-            let oldest = taken.stranger(|client| client.address == address);
-            return Some((&self.strangers_of_address, oldest));
+    fn exceeded(
+        &self,
+        table: &ConnectionTable,
+        address: Option<IpAddr>,
+    ) -> Option<(&Bound, Option<u64>)> {
+        let of_address = address.map_or(0, |address| table.of_address(address));
+        if of_address >= self.unauthenticated_of_address.most() {
+            let oldest = table.oldest_unauthenticated(|client| client.address == address);
+            return Some((&self.unauthenticated_of_address, oldest));
         }
-        if taken.strangers >= self.strangers.most() {
-            return Some((&self.strangers, taken.stranger(|_| true)));
+        if table.unauthenticated >= self.unauthenticated.most() {
+            return Some((
+                &self.unauthenticated,
+                table.oldest_unauthenticated(|_| true),
+            ));
         }
-        if taken.clients.len() >= self.connections.most() {
-            let last = taken.stranger(|_| true).or_else(|| taken.idle());
+        if table.clients.len() >= self.connections.most() {
+            let last = table
+                .oldest_unauthenticated(|_| true)
+                .or_else(|| table.longest_idle());
             return Some((&self.connections, last));
         }
         None
     }
 }
 
-// === impl Taken ===
+// === impl ConnectionTable ===
 
-impl Taken {
+impl ConnectionTable {
     fn of_address(&self, address: IpAddr) -> usize {
         self.by_address.get(&address).copied().unwrap_or_default()
     }
 
     fn has_room(&self, most: usize) -> bool {
-        let is_busy = |client: &Client| client.standing == Standing::Busy;
-        self.clients.len() < most || self.strangers > 0 || !self.clients.values().all(is_busy)
+        let is_busy = |client: &TrackedConnection| client.state == ClientState::Busy;
+        self.clients.len() < most || self.unauthenticated > 0 || !self.clients.values().all(is_busy)
     }
 
     /// Returns the oldest matching unauthenticated connection, from the address with the most of
     /// them.
-    fn stranger(&self, of: impl Fn(&Client) -> bool) -> Option<u64> {
-        let strangers = self.clients.iter().filter(|(_, client)| {
-            let is_stranger = client.standing == Standing::Stranger;
-            is_stranger && of(client)
+    fn oldest_unauthenticated(&self, of: impl Fn(&TrackedConnection) -> bool) -> Option<u64> {
+        let unauthenticated = self.clients.iter().filter(|(_, client)| {
+            let is_unauthenticated = client.state == ClientState::Unauthenticated;
+            is_unauthenticated && of(client)
         });
-        let last = strangers.max_by_key(|(number, client)| {
+        let last = unauthenticated.max_by_key(|(number, client)| {
             let beside = client.address.map_or(0, |address| self.of_address(address));
             (beside, Reverse(**number))
         });
@@ -239,16 +251,16 @@ impl Taken {
     }
 
     /// Returns the authenticated client that has been idle the longest.
-    fn idle(&self) -> Option<u64> {
+    fn longest_idle(&self) -> Option<u64> {
         let clients = self.clients.iter();
-        let idle = clients.filter(|(_, client)| client.standing == Standing::Idle);
+        let idle = clients.filter(|(_, client)| client.state == ClientState::Idle);
         let first = idle.min_by_key(|(_, client)| client.since);
         first.map(|(number, _)| *number)
     }
 
     /// Counts a new unauthenticated connection.
     fn count(&mut self, address: Option<IpAddr>) {
-        self.strangers += 1;
+        self.unauthenticated += 1;
         if let Some(address) = address {
             *self.by_address.entry(address).or_default() += 1;
         }
@@ -256,7 +268,7 @@ impl Taken {
 
     /// Uncounts an unauthenticated connection.
     fn discount(&mut self, address: Option<IpAddr>) {
-        self.strangers -= 1;
+        self.unauthenticated -= 1;
         let Some(address) = address else {
             return;
         };
@@ -268,29 +280,29 @@ impl Taken {
         }
     }
 
-    fn remove(&mut self, number: u64) -> Option<Client> {
+    fn remove(&mut self, number: u64) -> Option<TrackedConnection> {
         let client = self.clients.remove(&number)?;
-        if client.standing == Standing::Stranger {
+        if client.state == ClientState::Unauthenticated {
             self.discount(client.address);
         }
         Some(client)
     }
 
-    fn set(&mut self, number: u64, standing: Standing) {
+    fn set(&mut self, number: u64, state: ClientState) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
-        let (before, address) = (client.standing, client.address);
-        (client.standing, client.since) = (standing, Instant::now());
-        if before == Standing::Stranger {
+        let (before, address) = (client.state, client.address);
+        (client.state, client.since) = (state, Instant::now());
+        if before == ClientState::Unauthenticated {
             self.discount(address);
         }
     }
 }
 
-// === impl Place ===
+// === impl ConnectionSlot ===
 
-impl Place {
+impl ConnectionSlot {
     /// The address of the connection. It is the /64 network for IPv6, since one machine may have
     /// many addresses of it.
     pub const fn address(&self) -> Option<IpAddr> {
@@ -298,50 +310,55 @@ impl Place {
     }
 
     /// Records that the client has sent a request.
-    pub fn asks(&self) {
-        self.has_asked.store(true, Ordering::Relaxed);
+    pub fn note_request(&self) {
+        self.has_sent_request.store(true, Ordering::Relaxed);
     }
 
     /// Resolves after `patience` if the client has sent no request by then; otherwise never
     /// resolves.
-    pub async fn stays_silent(&self, patience: Duration) {
+    pub async fn first_request_timeout(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
-        if self.has_asked.load(Ordering::Relaxed) {
+        if self.has_sent_request.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
     }
 
     /// Checks whether the connection is unauthenticated: no request on it was accepted yet.
-    pub fn is_strangers(&self) -> bool {
-        !self.was_let_in.load(Ordering::Relaxed)
+    pub fn is_unauthenticated(&self) -> bool {
+        !self.is_authenticated.load(Ordering::Relaxed)
     }
 
-    /// Marks the client as authenticated and busy. Its place is not given to another client until
+    /// Marks the client as authenticated and busy. Its slot is not given to another client until
     /// the returned guard is dropped.
-    pub fn let_in(self: &Arc<Self>) -> Busy {
-        self.was_let_in.store(true, Ordering::Relaxed);
-        self.places.taken.lock().set(self.number, Standing::Busy);
-        Busy(Arc::clone(self))
+    pub fn mark_authenticated(self: &Arc<Self>) -> RequestGuard {
+        self.is_authenticated.store(true, Ordering::Relaxed);
+        self.limiter
+            .table
+            .lock()
+            .set(self.number, ClientState::Busy);
+        RequestGuard(Arc::clone(self))
     }
 
-    /// Resolves when the place is given to another connection. The caller must close this one.
-    pub async fn given_up(&self) {
+    /// Resolves when the slot is given to another connection. The caller must close this one.
+    pub async fn evicted(&self) {
         self.leave.notified().await;
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.places.taken.lock().remove(self.number);
-        self.places.freed.notify_one();
+        self.limiter.table.lock().remove(self.number);
+        self.limiter.freed.notify_one();
     }
 }
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let Place { places, number, .. } = &*self.0;
-        places.taken.lock().set(*number, Standing::Idle);
-        places.freed.notify_one();
+        let ConnectionSlot {
+            limiter, number, ..
+        } = &*self.0;
+        limiter.table.lock().set(*number, ClientState::Idle);
+        limiter.freed.notify_one();
     }
 }
 

@@ -15,17 +15,17 @@
 //! [`client`] is the client side, [`Proxy`] forwards between client and server, and [`spdy`]
 //! implements both ends of the SPDY protocol. The memory that a peer can claim is bounded: by the
 //! number of connections and tokens, the size of requests and messages, the number of streams and
-//! the unread data of each. [`places`] limits a server's connections and chooses the one to close
-//! at the limit; other servers use it as well.
+//! the unread data of each. [`connections`] limits a server's connections and chooses the one to
+//! close at the limit; other servers use it as well.
 
 #![forbid(unsafe_code)]
 
 pub mod bound;
 pub mod client;
+pub mod connections;
 mod dial;
 mod handshake;
 mod idle;
-pub mod places;
 mod port_forward;
 mod proxy;
 mod remote_command;

@@ -28,8 +28,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Attach, Exec, Runtime, Wants,
     bound::Bound,
+    connections::{ConnectionLimiter, ConnectionLimits, ConnectionSlot},
     handshake::{self, Answer},
-    places::{Place, Places, Room},
     port_forward,
     remote_command::{SPDY_PROTOCOLS, Session, Subprotocol, Version},
     status::Status,
@@ -72,7 +72,7 @@ pub struct Config {
     /// The TLS configuration; without one, the server speaks plain HTTP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// The limit on concurrent connections, including running sessions. It is lowered if the
-    /// process may not open enough files for it. See [`crate::places`].
+    /// process may not open enough files for it. See [`crate::connections`].
     pub connections: usize,
 }
 
@@ -100,7 +100,7 @@ pub struct Server<R> {
     /// slash.
     base_url: String,
     requests: TokenCache<Prepared>,
-    places: Arc<Places>,
+    limiter: Arc<ConnectionLimiter>,
     sessions: TaskTracker,
     stop: CancellationToken,
 }
@@ -159,14 +159,14 @@ impl<R: Runtime> Server<R> {
             "" => format!("{scheme}://{address}"),
             path => format!("{scheme}://{address}/{path}"),
         };
-        let room = Room::within_open_files(config.connections, FILES);
+        let limits = ConnectionLimits::within_open_files(config.connections, FILES);
         Ok(Self {
             runtime,
             config,
             listener: parking_lot::Mutex::new(Some(listener)),
             base_url,
             requests: TokenCache::new(),
-            places: Places::new("streaming", room),
+            limiter: ConnectionLimiter::new("streaming", limits),
             sessions: TaskTracker::new(),
             stop: CancellationToken::new(),
         })
@@ -185,8 +185,13 @@ impl<R: Runtime> Server<R> {
 
     /// The limits on connections and on unused tokens.
     pub fn bounds(&self) -> [Arc<Bound>; 4] {
-        let [connections, strangers, of_address] = self.places.bounds();
-        [connections, strangers, of_address, self.requests.bound()]
+        let [connections, unauthenticated, of_address] = self.limiter.bounds();
+        [
+            connections,
+            unauthenticated,
+            of_address,
+            self.requests.bound(),
+        ]
     }
 
     /// Prepares a command. A client gets its streams from the returned URL, once and within a
@@ -229,7 +234,7 @@ impl<R: Runtime> Server<R> {
         let tls = self.config.tls.clone().map(TlsAcceptor::from);
         let accepting = async {
             loop {
-                self.places.room().await;
+                self.limiter.wait_for_slot().await;
                 let (socket, address) = match listener.accept().await {
                     Ok(accepted) => accepted,
                     Err(error) => {
@@ -238,17 +243,17 @@ impl<R: Runtime> Server<R> {
                         continue;
                     }
                 };
-                let place = Arc::new(self.places.enter(Some(address.ip())));
+                let slot = Arc::new(self.limiter.admit(Some(address.ip())));
                 let (server, tls) = (Arc::clone(&self), tls.clone());
                 self.sessions.spawn(async move {
                     let patience = server.config.creation_timeout.min(FIRST_REQUEST);
                     tokio::select! {
                         biased;
-                        () = Arc::clone(&server).connection(socket, tls, &place) => {}
-                        () = place.given_up() => {
+                        () = Arc::clone(&server).connection(socket, tls, &slot) => {}
+                        () = slot.evicted() => {
                             tracing::debug!(%address, "a client makes room for another");
                         }
-                        () = place.stays_silent(patience) => {
+                        () = slot.first_request_timeout(patience) => {
                             tracing::debug!(%address, "a client sent no request");
                         }
                     }
@@ -270,30 +275,30 @@ impl<R: Runtime> Server<R> {
         self: Arc<Self>,
         socket: TcpStream,
         tls: Option<TlsAcceptor>,
-        place: &Arc<Place>,
+        slot: &Arc<ConnectionSlot>,
     ) {
         // Keystrokes must not be delayed by Nagle's algorithm.
         let _ = socket.set_nodelay(true);
         keep_alive(&socket);
         match tls {
-            None => self.http(socket, place).await,
+            None => self.http(socket, slot).await,
             Some(tls) => match tls.accept(socket).await {
-                Ok(socket) => self.http(socket, place).await,
+                Ok(socket) => self.http(socket, slot).await,
                 Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
             },
         }
     }
 
-    async fn http<T>(self: Arc<Self>, io: T, place: &Arc<Place>)
+    async fn http<T>(self: Arc<Self>, io: T, slot: &Arc<ConnectionSlot>)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let session = parking_lot::Mutex::new(None);
         let service = service_fn(|request| {
-            place.asks();
+            slot.note_request();
             let answer = match self.answer(request) {
                 Ok((answer, upgrade, request)) => {
-                    *session.lock() = Some((upgrade, request, place.let_in()));
+                    *session.lock() = Some((upgrade, request, slot.mark_authenticated()));
                     answer
                 }
                 Err(answer) => *answer,

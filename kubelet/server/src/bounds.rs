@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::Response,
 };
-use cri_streaming::{bound::Bound, places::Room};
+use cri_streaming::{bound::Bound, connections::ConnectionLimits};
 use kubelet_metrics::{Collector, Exposition};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -73,7 +73,7 @@ impl Gates {
     /// The gates of a server. The limits are relative to its limit on connections: half of it for
     /// followed logs, a quarter for each kind of stream, since upgraded connections no longer count
     /// as connections, and 1/128 for `/run`.
-    pub(super) fn new(server: &'static str, room: Room) -> Self {
+    pub(super) fn new(server: &'static str, room: ConnectionLimits) -> Self {
         let gate = |name, what, part| Gate::new(server, name, what, room.connections / part);
         Self {
             followed_logs: gate("followed_logs", "followed logs", 2),

@@ -13,7 +13,9 @@ use axum::{
     response::Response,
     serve::Listener,
 };
-use cri_streaming::places::{Busy, Place, Places, Room};
+use cri_streaming::connections::{
+    ConnectionLimiter, ConnectionLimits, ConnectionSlot, RequestGuard,
+};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
@@ -58,7 +60,7 @@ pub(super) struct Limits {
 }
 
 /// Capacity of the servers without access control.
-pub(super) const OPEN_ROOM: Room = Room::open(64);
+pub(super) const OPEN_ROOM: ConnectionLimits = ConnectionLimits::open(64);
 /// Maximum number of connections on the secure port.
 const SECURE_CONNECTIONS: usize = 1024;
 /// Open files that are set aside for each connection of the secure port: those that it leads to,
@@ -66,8 +68,8 @@ const SECURE_CONNECTIONS: usize = 1024;
 const SECURE_FILES: usize = 8;
 
 /// Capacity of the secure port.
-pub(super) fn secure_room() -> Room {
-    Room::within_open_files(SECURE_CONNECTIONS, SECURE_FILES)
+pub(super) fn secure_room() -> ConnectionLimits {
+    ConnectionLimits::within_open_files(SECURE_CONNECTIONS, SECURE_FILES)
 }
 
 impl Limits {
@@ -97,7 +99,7 @@ impl Limits {
 pub(super) struct Service {
     pub(super) routes: Router,
     pub(super) limits: Limits,
-    pub(super) places: Arc<Places>,
+    pub(super) places: Arc<ConnectionLimiter>,
     /// TLS and access control, on the secure port.
     pub(super) guard: Option<(Arc<Tls>, Arc<AccessControl>)>,
     /// Request metrics, and the server type to count requests under.
@@ -105,7 +107,11 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) const fn open(routes: Router, limits: Limits, places: Arc<Places>) -> Self {
+    pub(super) const fn open(
+        routes: Router,
+        limits: Limits,
+        places: Arc<ConnectionLimiter>,
+    ) -> Self {
         Self {
             routes,
             limits,
@@ -149,7 +155,7 @@ where
     let places = Arc::clone(&service.places);
     loop {
         let next = async {
-            places.room().await;
+            places.wait_for_slot().await;
             listener.accept().await
         };
         let (stream, address) = tokio::select! {
@@ -157,20 +163,17 @@ where
             () = cancel.cancelled() => break,
             next = next => next,
         };
-        let place = Arc::new(places.enter(address.ip()));
+        let place = Arc::new(places.admit(address.ip()));
         let (service, cancel) = (service.clone(), cancel.clone());
         connections.spawn(async move {
             tokio::select! {
                 biased;
                 () = serve_stream(stream, service, &place, cancel) => {}
-                () = place.given_up() => {
-                    debug!(
-                        address = ?place.address(),
-                        "closed a connection to make room for another"
-                    );
+                () = place.evicted() => {
+                    debug!(address = ?place.address(), "A client makes room for another");
                 }
-                () = place.stays_silent(FIRST_REQUEST) => {
-                    debug!(address = ?place.address(), "closed a connection that sent no request");
+                () = place.first_request_timeout(FIRST_REQUEST) => {
+                    debug!(address = ?place.address(), "A client sent no request");
                 }
             }
         });
@@ -195,7 +198,7 @@ pub(super) fn keep_alive(socket: &mut TcpStream) {
 async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: Service,
-    place: &Arc<Place>,
+    place: &Arc<ConnectionSlot>,
     cancel: CancellationToken,
 ) {
     let Some((tls, _)) = &service.guard else {
@@ -216,7 +219,7 @@ async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: Service,
     peer: PeerCertificates,
-    place: &Arc<Place>,
+    place: &Arc<ConnectionSlot>,
     cancel: CancellationToken,
 ) {
     let Limits {
@@ -266,9 +269,9 @@ async fn answer(
     request: Request<Incoming>,
     service: Service,
     peer: PeerCertificates,
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
 ) -> Result<Response, std::convert::Infallible> {
-    place.asks();
+    place.note_request();
     let serving = service
         .counted
         .as_ref()
@@ -282,21 +285,21 @@ async fn answer_who_is_let_in(
     request: Request<Incoming>,
     service: Service,
     peer: PeerCertificates,
-    place: Arc<Place>,
-) -> Result<(Response, Option<Busy>), std::convert::Infallible> {
+    place: Arc<ConnectionSlot>,
+) -> Result<(Response, Option<RequestGuard>), std::convert::Infallible> {
     let (mut head, body) = request.into_parts();
     if let Some((_, access)) = &service.guard
         && let Err(mut refusal) = access.check(&head, &peer, place.address()).await
     {
         // A client that was never authorized gets one attempt; closing its connection makes room
         // for others.
-        if place.is_strangers() {
+        if place.is_unauthenticated() {
             let headers = refusal.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         return Ok((*refusal, None));
     }
-    let busy = place.let_in();
+    let busy = place.mark_authenticated();
     // They are for authentication only.
     remove_tokens(&mut head.headers);
     let request = Request::from_parts(head, Body::new(body));

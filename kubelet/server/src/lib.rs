@@ -45,7 +45,7 @@ use std::{
 };
 
 use axum::{Router, serve::ListenerExt as _};
-use cri_streaming::places::Places;
+use cri_streaming::connections::ConnectionLimiter;
 use kubelet_metrics::Collector;
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
@@ -176,7 +176,8 @@ impl Servers {
     pub async fn serve<V: NodeView>(self, view: V, cancel: CancellationToken) {
         let health = healthz::routes(view.clone());
         let http = Arc::<HttpMetrics>::default();
-        let places = ["healthz", "read_only", "socket"].map(|name| Places::new(name, OPEN_ROOM));
+        let places =
+            ["healthz", "read_only", "socket"].map(|name| ConnectionLimiter::new(name, OPEN_ROOM));
         let gates = Gates::new("socket", OPEN_ROOM);
         let mut bounds = BoundMetrics::default();
         bounds.add(places.iter().flat_map(|places| places.bounds()));

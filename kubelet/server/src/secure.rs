@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
-use cri_streaming::{bound::Bound, places::Places};
+use cri_streaming::{bound::Bound, connections::ConnectionLimiter};
 use kubelet_host::repeatable::blocking;
 use kubelet_metrics::Collector;
 use tokio::time;
@@ -48,7 +48,7 @@ pub(super) struct SecurePort {
     tls: Arc<Tls>,
     access: Arc<AccessControl>,
     authority: Option<Arc<ClientAuthority>>,
-    places: Arc<Places>,
+    places: Arc<ConnectionLimiter>,
     gates: Gates,
 }
 
@@ -82,7 +82,7 @@ impl SecurePort {
             tls: Arc::new(tls),
             access: Arc::new(access),
             authority,
-            places: Places::new("secure", room),
+            places: ConnectionLimiter::new("secure", room),
             gates: Gates::new("secure", room),
         })
     }

@@ -76,8 +76,8 @@ async fn answered(body: fn() -> Body) -> Vec<String> {
     let client = SlowClient::default();
     let sent = Arc::clone(&client.sent);
     let routes = Router::new().route("/log", get(move || async move { Response::new(body()) }));
-    let places = Places::new("test", OPEN_ROOM);
-    let place = Arc::new(places.enter(None));
+    let places = ConnectionLimiter::new("test", OPEN_ROOM);
+    let place = Arc::new(places.admit(None));
     let service = Service::open(routes, Limits::OPEN, places);
     let serving = serve_stream(client, service, &place, CancellationToken::new());
     let answered = async {
