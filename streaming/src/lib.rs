@@ -43,8 +43,8 @@ const PROBE_PAUSE: std::time::Duration = std::time::Duration::from_secs(15);
 
 pub use proxy::{Proxy, ProxyTimeouts};
 pub use runtime::{
-    Attach, Connection, Exec, Exit, Reader, Runtime, RuntimeError, Streams, TerminalSize, Wants,
-    Writer,
+    Attach, Connection, Exec, Exit, Reader, RequestedStreams, Runtime, RuntimeError, Streams,
+    TerminalSize, Writer,
 };
 pub use server::{CREATION_TIMEOUT, Config, IDLE_TIMEOUT, MOST_CONNECTIONS, Server, ServerError};
 pub use status::{Cause, Details, Status};

@@ -65,7 +65,7 @@ pub struct Exec {
     /// The program and its arguments. No shell is involved.
     pub command: Vec<String>,
     /// The streams that the client requests.
-    pub wants: Wants,
+    pub requested: RequestedStreams,
 }
 
 /// The result of a command.
@@ -88,13 +88,13 @@ pub struct Attach {
     /// The container's ID.
     pub container_id: String,
     /// The streams that the client requests.
-    pub wants: Wants,
+    pub requested: RequestedStreams,
 }
 
 /// The streams that a client requests: at least one of the first three, and never both `stderr` and
 /// `tty`, since a terminal has only one output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wants {
+pub struct RequestedStreams {
     /// Standard input.
     pub stdin: bool,
     /// Standard output.

@@ -26,7 +26,7 @@ use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Attach, Exec, Runtime, Wants,
+    Attach, Exec, RequestedStreams, Runtime,
     bound::Bound,
     connections::{ConnectionLimiter, ConnectionLimits, ConnectionSlot},
     handshake::{self, Answer},
@@ -377,16 +377,16 @@ impl<R: Runtime> Server<R> {
         let runtime = Arc::clone(&self.runtime);
         match agreed {
             Agreed::CommandSpdy(version, run) => {
-                let wants = run.wants();
-                match Session::over_spdy(io, version, wants, idle, creation, gone).await {
+                let requested = run.requested();
+                match Session::over_spdy(io, version, requested, idle, creation, gone).await {
                     Ok(session) => run.run(&*runtime, session).await,
                     Err(error) => tracing::debug!(%error, "a client is cut off"),
                 }
             }
             Agreed::CommandWebSocket(protocol, run) => {
                 let socket = open_websocket(io).await;
-                let wants = run.wants();
-                let session = Session::over_websocket(socket, protocol, wants, idle, gone);
+                let requested = run.requested();
+                let session = Session::over_websocket(socket, protocol, requested, idle, gone);
                 run.run(&*runtime, session).await;
             }
             Agreed::ForwardSpdy(sandbox_id) => {
@@ -463,10 +463,10 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 // === impl Command ===
 
 impl Command {
-    fn wants(&self) -> Wants {
+    fn requested(&self) -> RequestedStreams {
         match self {
-            Self::Exec(exec) => exec.wants,
-            Self::Attach(attach) => attach.wants,
+            Self::Exec(exec) => exec.requested,
+            Self::Attach(attach) => attach.requested,
         }
     }
 

@@ -7,7 +7,7 @@ mod support;
 use std::sync::atomic::Ordering;
 
 use cri_streaming::{
-    Attach, TerminalSize, Wants,
+    Attach, RequestedStreams, TerminalSize,
     client::{Client, ClientError, Command, Transport},
 };
 use support::{ALL, Served, TTY, pattern};
@@ -15,10 +15,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
 
-async fn start(served: &Served, transport: Transport, command: &str, wants: Wants) -> Command {
-    let url = served.exec(command, wants);
+async fn start(
+    served: &Served,
+    transport: Transport,
+    command: &str,
+    requested: RequestedStreams,
+) -> Command {
+    let url = served.exec(command, requested);
     Client::default()
-        .command(&url, transport, wants)
+        .command(&url, transport, requested)
         .await
         .unwrap()
 }
@@ -144,7 +149,7 @@ async fn attach_has_the_same_streams() {
     for transport in BOTH {
         let attach = |container_id: &str| Attach {
             container_id: container_id.into(),
-            wants: ALL,
+            requested: ALL,
         };
         let url = served.server.attach(attach("echo")).unwrap();
         let mut command = Client::default()

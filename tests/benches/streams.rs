@@ -13,7 +13,7 @@ use std::{
 };
 
 use cri_streaming::{
-    Reader, Wants, Writer,
+    Reader, RequestedStreams, Writer,
     client::{Forwarded, Transport},
 };
 use e2e::{
@@ -270,14 +270,14 @@ fn rate(bytes: usize, time: Duration) -> f64 {
 }
 
 async fn execute(cri: &mut Cri, id: &str, transport: Transport) -> f64 {
-    let wants = Wants {
+    let requested = RequestedStreams {
         stdin: true,
         stdout: true,
-        ..Wants::default()
+        ..RequestedStreams::default()
     };
     let started = Instant::now();
     let mut command = cri
-        .exec_streams(id, &["cat"], wants, transport)
+        .exec_streams(id, &["cat"], requested, transport)
         .await
         .unwrap();
     let mut stdin = command.stdin.take().unwrap();

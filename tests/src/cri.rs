@@ -8,7 +8,7 @@ use cri_proto::runtime::v1::{
     runtime_service_client::RuntimeServiceClient,
 };
 use cri_streaming::{
-    Reader, Wants,
+    Reader, RequestedStreams,
     client::{Client, Command, Forwarder, Transport},
 };
 use tokio::io::AsyncReadExt as _;
@@ -213,12 +213,12 @@ impl Cri {
         &mut self,
         id: &str,
         command: &[&str],
-        wants: Wants,
+        requested: RequestedStreams,
         transport: Transport,
     ) -> Result<Command> {
-        let url = self.exec_url(id, command, wants).await?;
+        let url = self.exec_url(id, command, requested).await?;
         let client = Client::default();
-        Ok(client.command(&url, transport, wants).await?)
+        Ok(client.command(&url, transport, requested).await?)
     }
 
     /// `Exec`.
@@ -226,15 +226,15 @@ impl Cri {
         &mut self,
         id: &str,
         command: &[&str],
-        wants: Wants,
+        requested: RequestedStreams,
     ) -> Result<String, Status> {
         let request = cri::ExecRequest {
             container_id: id.to_owned(),
             cmd: command.iter().map(|&word| word.to_owned()).collect(),
-            tty: wants.tty,
-            stdin: wants.stdin,
-            stdout: wants.stdout,
-            stderr: wants.stderr,
+            tty: requested.tty,
+            stdin: requested.stdin,
+            stdout: requested.stdout,
+            stderr: requested.stderr,
         };
         Ok(self.runtime.exec(request).await?.into_inner().url)
     }
@@ -243,19 +243,19 @@ impl Cri {
     pub async fn attach_streams(
         &mut self,
         id: &str,
-        wants: Wants,
+        requested: RequestedStreams,
         transport: Transport,
     ) -> Result<Command> {
         let request = cri::AttachRequest {
             container_id: id.to_owned(),
-            tty: wants.tty,
-            stdin: wants.stdin,
-            stdout: wants.stdout,
-            stderr: wants.stderr,
+            tty: requested.tty,
+            stdin: requested.stdin,
+            stdout: requested.stdout,
+            stderr: requested.stderr,
         };
         let url = self.runtime.attach(request).await?.into_inner().url;
         let client = Client::default();
-        Ok(client.command(&url, transport, wants).await?)
+        Ok(client.command(&url, transport, requested).await?)
     }
 
     /// `PortForward`, with a client for it.

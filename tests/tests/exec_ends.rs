@@ -5,7 +5,7 @@
 use std::{fs, time::Duration};
 
 use cri_proto::runtime::v1 as cri;
-use cri_streaming::{Wants, client::Transport};
+use cri_streaming::{RequestedStreams, client::Transport};
 use e2e::{
     cri::{Cri, Ended},
     node::Node,
@@ -18,7 +18,7 @@ const SOON: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(120);
 /// A command with a child; both run for long and ignore TERM and HUP.
 const LONG: &str = "trap '' TERM HUP; echo begun; sleep 1234 & sleep 1234; wait";
-const OUTPUTS: Wants = Wants {
+const OUTPUTS: RequestedStreams = RequestedStreams {
     stdin: false,
     stdout: true,
     stderr: true,
@@ -166,7 +166,7 @@ async fn a_command_that_cannot_be_started_says_why_on_its_error_output() {
             assert!(matches!(ended.code, Some(126 | 127)), "{ended:?}");
 
             // A client without error output gets the reason too.
-            let only = Wants {
+            let only = RequestedStreams {
                 stderr: false,
                 ..OUTPUTS
             };
@@ -175,7 +175,7 @@ async fn a_command_that_cannot_be_started_says_why_on_its_error_output() {
             assert!(ended.message.contains(reason), "{program}: {ended:?}");
 
             // With a terminal, the user sees only its output.
-            let tty = Wants { tty: true, ..only };
+            let tty = RequestedStreams { tty: true, ..only };
             let ended = exec(&mut cri, &id, &[program], tty, transport).await;
             assert!(ended.out.contains(reason), "{program}: {ended:?}");
             assert!(matches!(ended.code, Some(126 | 127)), "{ended:?}");
@@ -203,8 +203,17 @@ async fn what_a_command_says_itself_is_its_output_whatever_it_is() {
     }
 }
 
-async fn exec(cri: &mut Cri, id: &str, command: &[&str], wants: Wants, over: Transport) -> Ended {
-    let command = cri.exec_streams(id, command, wants, over).await.unwrap();
+async fn exec(
+    cri: &mut Cri,
+    id: &str,
+    command: &[&str],
+    requested: RequestedStreams,
+    over: Transport,
+) -> Ended {
+    let command = cri
+        .exec_streams(id, command, requested, over)
+        .await
+        .unwrap();
     Ended::of(command).await.unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! `Attach`: connects a client to the streams of a running container.
 
 use cri_proto::runtime::v1::{AttachRequest, AttachResponse};
-use cri_streaming::{Attach, Streams, TerminalSize, Wants};
+use cri_streaming::{Attach, RequestedStreams, Streams, TerminalSize};
 use futures::{FutureExt as _, future::ready};
 
 use super::{
@@ -23,18 +23,18 @@ pub async fn attach(
     streaming: &Streaming,
     request: AttachRequest,
 ) -> Result<AttachResponse, Error> {
-    let wants = Wants {
+    let requested = RequestedStreams {
         stdin: request.stdin,
         stdout: request.stdout,
         stderr: request.stderr,
         tty: request.tty,
     };
-    check(&request.container_id, wants)?;
+    check(&request.container_id, requested)?;
     let container = find(shim, &request.container_id).await?;
     require_running(&container)?;
     let url = streaming.attach(Attach {
         container_id: container.id().to_owned(),
-        wants,
+        requested,
     })?;
     Ok(AttachResponse { url })
 }
@@ -54,9 +54,9 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
     // requested.
     let tty = config.tty.unwrap_or_default();
     let to = AttachTo {
-        stdin: attach.wants.stdin && config.open_stdin.unwrap_or_default(),
-        stdout: attach.wants.stdout,
-        stderr: attach.wants.stderr && !tty,
+        stdin: attach.requested.stdin && config.open_stdin.unwrap_or_default(),
+        stdout: attach.requested.stdout,
+        stderr: attach.requested.stderr && !tty,
     };
     if !to.stdin {
         streams.stdin = None;

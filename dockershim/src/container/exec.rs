@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cri_proto::runtime::v1::{ContainerState, ExecRequest, ExecResponse};
-use cri_streaming::{Exec, Exit, Streams, TerminalSize, Wants};
+use cri_streaming::{Exec, Exit, RequestedStreams, Streams, TerminalSize};
 use futures::FutureExt as _;
 use tokio::sync::mpsc;
 
@@ -33,36 +33,36 @@ pub async fn exec(
     if request.cmd.is_empty() {
         return Err(Error::invalid("cmd", "must not be empty"));
     }
-    let wants = Wants {
+    let requested = RequestedStreams {
         stdin: request.stdin,
         stdout: request.stdout,
         stderr: request.stderr,
         tty: request.tty,
     };
-    check(&request.container_id, wants)?;
+    check(&request.container_id, requested)?;
     let container = find(shim, &request.container_id).await?;
     require_running(&container)?;
     let url = streaming.exec(Exec {
         container_id: container.id().to_owned(),
         command: request.cmd,
-        wants,
+        requested,
     })?;
     Ok(ExecResponse { url })
 }
 
 /// Rejects what upstream's streaming server rejects, with the same messages.
-pub(super) fn check(container_id: &str, wants: Wants) -> Result<(), Error> {
+pub(super) fn check(container_id: &str, requested: RequestedStreams) -> Result<(), Error> {
     if container_id.is_empty() {
         return Err(Error::invalid(
             "container_id",
             "missing required container_id",
         ));
     }
-    if wants.tty && wants.stderr {
+    if requested.tty && requested.stderr {
         let reason = "tty and stderr cannot both be true";
         return Err(Error::invalid("stderr", reason));
     }
-    if !wants.stdin && !wants.stdout && !wants.stderr {
+    if !requested.stdin && !requested.stdout && !requested.stderr {
         let reason = "one of stdin, stdout, or stderr must be set";
         return Err(Error::invalid("stdout", reason));
     }
@@ -90,12 +90,12 @@ pub(super) fn require_running(container: &Container) -> Result<(), Error> {
 pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Error> {
     let container = find(shim, &exec.container_id).await?;
     require_running(&container)?;
-    let Wants {
+    let RequestedStreams {
         stdin,
         stdout,
         stderr,
         tty,
-    } = exec.wants;
+    } = exec.requested;
     let command = NewExec {
         command: exec.command,
         stdin,

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Client, ClientError, Transport};
 use crate::{
-    IDLE_TIMEOUT, Reader, Status, TerminalSize, Wants, Writer,
+    IDLE_TIMEOUT, Reader, RequestedStreams, Status, TerminalSize, Writer,
     remote_command::{STREAM_TYPE, channel},
     spdy::{Connection, Headers, Stream},
     websocket::{Channels, Codec},
@@ -55,8 +55,8 @@ enum Link {
 }
 
 impl Client {
-    /// Connects to a command by the URL that a server's `exec` or `attach` returned. `wants` must
-    /// be the same as on the server.
+    /// Connects to a command by the URL that a server's `exec` or `attach` returned. `requested`
+    /// must be the same as on the server.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -64,15 +64,19 @@ impl Client {
         &self,
         url: &str,
         transport: Transport,
-        wants: Wants,
+        requested: RequestedStreams,
     ) -> Result<Command, ClientError> {
         match transport {
-            Transport::Spdy => self.command_spdy(url, wants).await,
-            Transport::WebSocket => self.command_websocket(url, wants).await,
+            Transport::Spdy => self.command_spdy(url, requested).await,
+            Transport::WebSocket => self.command_websocket(url, requested).await,
         }
     }
 
-    async fn command_spdy(&self, url: &str, wants: Wants) -> Result<Command, ClientError> {
+    async fn command_spdy(
+        &self,
+        url: &str,
+        requested: RequestedStreams,
+    ) -> Result<Command, ClientError> {
         let (io, chosen) = self.spdy(url, &[SPDY_PROTOCOL]).await?;
         if chosen != SPDY_PROTOCOL {
             return Err(ClientError::Protocol(format!("{chosen:?}")));
@@ -89,10 +93,10 @@ impl Client {
             Ok::<_, ClientError>(Some(stream))
         };
         let (error, held) = output(open("error", true).await?);
-        let stdin = input(open("stdin", wants.stdin).await?);
-        let (stdout, out_held) = output(open("stdout", wants.stdout).await?);
-        let (stderr, err_held) = output(open("stderr", wants.stderr).await?);
-        let resizer = input(open("resize", wants.tty).await?).map(Resizer);
+        let stdin = input(open("stdin", requested.stdin).await?);
+        let (stdout, out_held) = output(open("stdout", requested.stdout).await?);
+        let (stderr, err_held) = output(open("stderr", requested.stderr).await?);
+        let resizer = input(open("resize", requested.tty).await?).map(Resizer);
         let held = [held, out_held, err_held].into_iter().flatten().collect();
         Ok(Command {
             stdin,
@@ -109,7 +113,11 @@ impl Client {
         })
     }
 
-    async fn command_websocket(&self, url: &str, wants: Wants) -> Result<Command, ClientError> {
+    async fn command_websocket(
+        &self,
+        url: &str,
+        requested: RequestedStreams,
+    ) -> Result<Command, ClientError> {
         let (socket, chosen) = self.websocket(url, &[WEBSOCKET_PROTOCOL]).await?;
         if chosen != WEBSOCKET_PROTOCOL {
             return Err(ClientError::Protocol(format!("{chosen:?}")));
@@ -119,11 +127,11 @@ impl Client {
             close_signal: true,
         };
         let gone = CancellationToken::new();
-        let inputs = [false, wants.stdout, wants.stderr, true, false];
+        let inputs = [false, requested.stdout, requested.stderr, true, false];
         let mut channels = Channels::open(socket, codec, &inputs, IDLE_TIMEOUT, gone.clone());
         let writer = |wanted: bool, number| wanted.then(|| channels.client_writer(number));
-        let stdin = writer(wants.stdin, channel::STDIN);
-        let resizer = writer(wants.tty, channel::RESIZE).map(Resizer);
+        let stdin = writer(requested.stdin, channel::STDIN);
+        let resizer = writer(requested.tty, channel::RESIZE).map(Resizer);
         let stream = channels.reader(channel::ERROR);
         Ok(Command {
             stdin,

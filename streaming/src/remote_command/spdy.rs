@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Session, Version, resize, session::Link};
 use crate::{
-    Reader, Streams, Wants, Writer,
+    Reader, RequestedStreams, Streams, Writer,
     spdy::{Connection, Incoming, Stream, status},
 };
 
@@ -41,7 +41,7 @@ impl Session {
     pub(crate) async fn over_spdy<T>(
         io: T,
         version: Version,
-        wants: Wants,
+        requested: RequestedStreams,
         idle: Duration,
         creation: Duration,
         gone: CancellationToken,
@@ -50,8 +50,8 @@ impl Session {
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (connection, mut incoming) = Connection::server(io, idle, gone.clone());
-        let resizes = wants.tty && version.resizes();
-        let opened = tokio::time::timeout(creation, Opened::all(&mut incoming, wants, resizes));
+        let resizes = requested.tty && version.resizes();
+        let opened = tokio::time::timeout(creation, Opened::all(&mut incoming, requested, resizes));
         let opened = opened.await.map_err(|_| Incomplete::TimedOut)?;
         let opened = opened.ok_or(Incomplete::Gone)?;
         // Clients open all streams at the start; dropping this refuses later ones.
@@ -97,15 +97,19 @@ impl Session {
 
 impl Opened {
     /// Waits for all streams; `None` if the connection ends before.
-    async fn all(incoming: &mut Incoming, wants: Wants, resizes: bool) -> Option<Self> {
+    async fn all(
+        incoming: &mut Incoming,
+        requested: RequestedStreams,
+        resizes: bool,
+    ) -> Option<Self> {
         let mut opened = Self::default();
         loop {
             let stream = incoming.next().await?;
             let slot = match stream.header(STREAM_TYPE) {
                 Some("error") => Some(&mut opened.error),
-                Some("stdin") if wants.stdin => Some(&mut opened.stdin),
-                Some("stdout") if wants.stdout => Some(&mut opened.stdout),
-                Some("stderr") if wants.stderr => Some(&mut opened.stderr),
+                Some("stdin") if requested.stdin => Some(&mut opened.stdin),
+                Some("stdout") if requested.stdout => Some(&mut opened.stdout),
+                Some("stderr") if requested.stderr => Some(&mut opened.stderr),
                 Some("resize") if resizes => Some(&mut opened.resize),
                 _ => None,
             };
@@ -117,9 +121,9 @@ impl Opened {
                 }
             }
             let whole = opened.error.is_some()
-                && opened.stdin.is_some() == wants.stdin
-                && opened.stdout.is_some() == wants.stdout
-                && opened.stderr.is_some() == wants.stderr
+                && opened.stdin.is_some() == requested.stdin
+                && opened.stdout.is_some() == requested.stdout
+                && opened.stderr.is_some() == requested.stderr
                 && opened.resize.is_some() == resizes;
             if whole {
                 return Some(opened);

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Session, Subprotocol, resize, session::Link};
 use crate::{
-    Streams, Wants,
+    RequestedStreams, Streams,
     websocket::{Channels, Codec},
 };
 
@@ -29,7 +29,7 @@ impl Session {
     pub(crate) fn over_websocket<T>(
         socket: WebSocketStream<T>,
         protocol: Subprotocol,
-        wants: Wants,
+        requested: RequestedStreams,
         idle: Duration,
         gone: CancellationToken,
     ) -> Self
@@ -40,11 +40,11 @@ impl Session {
             base64: protocol.base64,
             close_signal: protocol.version.has_close_signal(),
         };
-        let inputs = [wants.stdin, false, false, false, wants.tty];
+        let inputs = [requested.stdin, false, false, false, requested.tty];
         let mut channels = Channels::open(socket, codec, &inputs, idle, gone.clone());
-        let first = if wants.stdout {
+        let first = if requested.stdout {
             channel::STDOUT
-        } else if wants.stderr {
+        } else if requested.stderr {
             channel::STDERR
         } else {
             channel::ERROR
@@ -52,8 +52,8 @@ impl Session {
         channels.announce(first);
         let output = |wanted: bool, number| wanted.then(|| channels.writer(number));
         let (stdout, stderr) = (
-            output(wants.stdout, channel::STDOUT),
-            output(wants.stderr, channel::STDERR),
+            output(requested.stdout, channel::STDOUT),
+            output(requested.stderr, channel::STDERR),
         );
         let status = channels.writer(channel::ERROR);
         let resize = channels.reader(channel::RESIZE).map(|stream| {

@@ -12,7 +12,8 @@ use std::{
 };
 
 use cri_streaming::{
-    Attach, Config, Connection, Exec, Exit, Runtime, RuntimeError, Server, Streams, Wants,
+    Attach, Config, Connection, Exec, Exit, RequestedStreams, Runtime, RuntimeError, Server,
+    Streams,
 };
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
@@ -163,11 +164,11 @@ impl Served {
         }
     }
 
-    pub fn exec(&self, command: &str, wants: Wants) -> String {
+    pub fn exec(&self, command: &str, requested: RequestedStreams) -> String {
         let exec = Exec {
             container_id: "c".into(),
             command: command.split(' ').map(str::to_owned).collect(),
-            wants,
+            requested,
         };
         self.server.exec(exec).unwrap()
     }
@@ -187,7 +188,7 @@ impl Served {
 }
 
 /// All streams of a command, without a terminal.
-pub const ALL: Wants = Wants {
+pub const ALL: RequestedStreams = RequestedStreams {
     stdin: true,
     stdout: true,
     stderr: true,
@@ -195,7 +196,7 @@ pub const ALL: Wants = Wants {
 };
 
 /// A terminal.
-pub const TTY: Wants = Wants {
+pub const TTY: RequestedStreams = RequestedStreams {
     stdin: true,
     stdout: true,
     stderr: false,

@@ -13,8 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use cri_streaming::{
-    Attach, Config, Connection, Exec, Exit, Proxy, ProxyTimeouts, Runtime, RuntimeError, Server,
-    Streams, Wants,
+    Attach, Config, Connection, Exec, Exit, Proxy, ProxyTimeouts, RequestedStreams, Runtime,
+    RuntimeError, Server, Streams,
 };
 use e2e::api_server::ApiServer;
 use futures::{StreamExt as _, stream};
@@ -154,7 +154,7 @@ impl Inner {
             .map(|(key, value)| (key, value.replace("%20", " ").replace("%2F", "/")))
             .collect();
         let has = |key: &str| query.iter().any(|(had, _)| *had == key);
-        let wants = Wants {
+        let requested = RequestedStreams {
             stdin: has("input"),
             stdout: has("output"),
             stderr: has("error") && !has("tty"),
@@ -173,12 +173,12 @@ impl Inner {
                 self.streaming.exec(Exec {
                     container_id: id(),
                     command: command.map(|(_, word)| word.clone()).collect(),
-                    wants,
+                    requested,
                 })
             }
             "attach" => self.streaming.attach(Attach {
                 container_id: id(),
-                wants,
+                requested,
             }),
             "portForward" => self.streaming.port_forward(id(), Vec::new()),
             _ => return text(404, "404 page not found\n"),

@@ -21,14 +21,14 @@ async fn attach_joins_the_container_and_leaves_it_running() {
             (config.stdin, config.tty) = (true, tty);
             let id = cri.create(&pod, config, &sandbox("p")).await.unwrap();
             cri.start(&id).await.unwrap();
-            let wants = if tty { TTY } else { ALL };
+            let requested = if tty { TTY } else { ALL };
 
-            let mut first = cri.attach_streams(&id, wants, transport).await.unwrap();
+            let mut first = cri.attach_streams(&id, requested, transport).await.unwrap();
             say(&mut first, "one\n").await;
             read_until(&mut first, "got one").await;
             drop(first);
 
-            let mut second = cri.attach_streams(&id, wants, transport).await.unwrap();
+            let mut second = cri.attach_streams(&id, requested, transport).await.unwrap();
             say(&mut second, "two\n").await;
             let text = read_until(&mut second, "got two").await;
             assert!(!text.contains("one"), "{text:?}");

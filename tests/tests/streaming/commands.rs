@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bollard::query_parameters::InspectContainerOptions;
 use cri_streaming::{
-    TerminalSize, Wants,
+    RequestedStreams, TerminalSize,
     client::{Client, ClientError, Command, Transport},
 };
 use e2e::{cri::Cri, node::Node};
@@ -16,9 +16,17 @@ use super::{
 };
 
 /// Runs a shell script.
-async fn sh(cri: &mut Cri, id: &str, script: &str, wants: Wants, over: Transport) -> Command {
+async fn sh(
+    cri: &mut Cri,
+    id: &str,
+    script: &str,
+    requested: RequestedStreams,
+    over: Transport,
+) -> Command {
     let command = ["sh", "-c", script];
-    cri.exec_streams(id, &command, wants, over).await.unwrap()
+    cri.exec_streams(id, &command, requested, over)
+        .await
+        .unwrap()
 }
 
 async fn exec_ids(node: &Node, id: &str) -> usize {
@@ -192,20 +200,20 @@ async fn what_does_not_run_is_refused_by_name() {
     assert!(refused.message().contains("CONTAINER_EXITED"), "{refused}");
     let refused = cri.exec_url("nosuch", &["true"], OUTPUTS).await;
     assert_eq!(refused.unwrap_err().code(), Code::NotFound);
-    for (wants, reason) in [
+    for (requested, reason) in [
         (
-            Wants::default(),
+            RequestedStreams::default(),
             "one of stdin, stdout, or stderr must be set",
         ),
         (
-            Wants {
+            RequestedStreams {
                 stderr: true,
                 ..TTY
             },
             "tty and stderr cannot both be true",
         ),
     ] {
-        let refused = cri.exec_url(&id, &["true"], wants).await.unwrap_err();
+        let refused = cri.exec_url(&id, &["true"], requested).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
         assert!(refused.message().contains(reason), "{refused}");
     }
@@ -256,10 +264,10 @@ async fn a_client_that_leaves_takes_its_command_along() {
     cri.exec(&id, &["true"], 10).await.unwrap();
     let before = handles(pid);
     for transport in BOTH {
-        for wants in [ALL, TTY] {
+        for requested in [ALL, TTY] {
             // The command ignores the end of its input and the signals TERM and HUP.
             let script = "trap '' TERM HUP; echo run''ning; while :; do sleep 1; done";
-            let mut command = sh(&mut cri, &id, script, wants, transport).await;
+            let mut command = sh(&mut cri, &id, script, requested, transport).await;
             read_until(&mut command, "running").await;
             assert_eq!(exec_ids(&node, &id).await, 1);
             drop(command);

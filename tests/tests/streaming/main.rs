@@ -11,7 +11,7 @@ mod tls;
 use std::{fs, time::Duration};
 
 use cri_streaming::{
-    Wants,
+    RequestedStreams,
     client::{Command, Forwarded, Transport},
 };
 use e2e::{cri::Ended, node::Node};
@@ -19,17 +19,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
 const SOON: Duration = Duration::from_secs(20);
-const OUTPUTS: Wants = Wants {
+const OUTPUTS: RequestedStreams = RequestedStreams {
     stdin: false,
     stdout: true,
     stderr: true,
     tty: false,
 };
-const ALL: Wants = Wants {
+const ALL: RequestedStreams = RequestedStreams {
     stdin: true,
     ..OUTPUTS
 };
-const TTY: Wants = Wants {
+const TTY: RequestedStreams = RequestedStreams {
     stdin: true,
     stdout: true,
     stderr: false,
