@@ -23,7 +23,7 @@ pub(crate) const SPDY: &str = "SPDY/3.1";
 const WEBSOCKET: &str = "websocket";
 
 /// The server's answer before or instead of an upgrade.
-pub(crate) type Answer = Response<Full<Bytes>>;
+pub(crate) type HandshakeResponse = Response<Full<Bytes>>;
 
 /// Checks whether the client requests a WebSocket. Other clients are treated as SPDY clients.
 pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
@@ -54,7 +54,7 @@ fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 pub(crate) fn spdy<'p>(
     request: &Parts,
     supported: &[&'p str],
-) -> Result<(&'p str, Answer), Box<Answer>> {
+) -> Result<(&'p str, HandshakeResponse), Box<HandshakeResponse>> {
     let headers = &request.headers;
     if !headers.contains_key(STREAM_PROTOCOL) {
         return Err(refuse(
@@ -108,7 +108,7 @@ pub(crate) fn spdy<'p>(
 pub(crate) fn websocket<P>(
     request: &Parts,
     parse: impl Fn(&str) -> Option<P>,
-) -> Result<(P, Answer), Box<Answer>> {
+) -> Result<(P, HandshakeResponse), Box<HandshakeResponse>> {
     let headers = &request.headers;
     let key = headers.get(SEC_WEBSOCKET_KEY);
     let (&Method::GET, Some(key)) = (&request.method, key) else {
@@ -156,7 +156,7 @@ pub(crate) fn websocket<P>(
     Ok((protocol, answer))
 }
 
-fn switching(protocol: &'static str) -> Answer {
+fn switching(protocol: &'static str) -> HandshakeResponse {
     let mut answer = Response::new(Full::default());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = answer.headers_mut();
@@ -166,7 +166,7 @@ fn switching(protocol: &'static str) -> Answer {
 }
 
 /// Builds an error response in the form of Go's `http.Error`.
-pub(crate) fn refuse(status: StatusCode, message: String) -> Box<Answer> {
+pub(crate) fn refuse(status: StatusCode, message: String) -> Box<HandshakeResponse> {
     let mut answer = Response::new(Full::from(message + "\n"));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();

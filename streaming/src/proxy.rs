@@ -95,7 +95,7 @@ enum ProxyError {
 struct Backend(String);
 
 /// The response of a backend to an upgrade request.
-enum Answer {
+enum BackendResponse {
     Upgraded(HeaderMap, Upgraded),
     Refused(StatusCode, HeaderMap, Bytes),
 }
@@ -155,7 +155,7 @@ impl Proxy {
             answer = self.ask(&name, backend, request) => answer,
         };
         match answer {
-            Ok(Answer::Upgraded(headers, server)) => {
+            Ok(BackendResponse::Upgraded(headers, server)) => {
                 let stop = self.stop.clone();
                 self.tasks.spawn(async move {
                     tokio::select! {
@@ -166,7 +166,7 @@ impl Proxy {
                 });
                 answer_with(StatusCode::SWITCHING_PROTOCOLS, headers, Bytes::new())
             }
-            Ok(Answer::Refused(status, mut headers, body)) => {
+            Ok(BackendResponse::Refused(status, mut headers, body)) => {
                 tracing::debug!(backend = %name, %status, "an upgrade was refused");
                 remove_hop_by_hop(&mut headers);
                 close_after(answer_with(status, headers, body))
@@ -183,7 +183,7 @@ impl Proxy {
         name: &Backend,
         backend: &Uri,
         request: Request<Empty<Bytes>>,
-    ) -> Result<Answer, ProxyError> {
+    ) -> Result<BackendResponse, ProxyError> {
         let stream = self.connect(name, backend).await?;
         let failed = |source| ProxyError::Request {
             backend: name.clone(),
@@ -209,7 +209,10 @@ impl Proxy {
                         source,
                     }
                 })?;
-                return Ok(Answer::Upgraded(response.into_parts().0.headers, server));
+                return Ok(BackendResponse::Upgraded(
+                    response.into_parts().0.headers,
+                    server,
+                ));
             }
             if status.as_u16() < 400 {
                 return Err(ProxyError::Answer {
@@ -220,7 +223,7 @@ impl Proxy {
             let (head, body) = response.into_parts();
             let deadline = Instant::now() + self.timeouts.refusal;
             let body = refusal(body, deadline).await;
-            Ok(Answer::Refused(status, head.headers, body))
+            Ok(BackendResponse::Refused(status, head.headers, body))
         };
         let mut exchange = pin!(exchange);
         tokio::select! {

@@ -29,7 +29,7 @@ use crate::{
     Attach, Exec, RequestedStreams, Runtime,
     bound::Bound,
     connections::{ConnectionLimiter, ConnectionLimits, ConnectionSlot},
-    handshake::{self, Answer},
+    handshake::{self, HandshakeResponse},
     port_forward,
     remote_command::{SPDY_PROTOCOLS, Session, Subprotocol, Version},
     status::Status,
@@ -99,7 +99,7 @@ pub struct Server<R> {
     /// The URL for clients on this machine: scheme, address and base path, without a trailing
     /// slash.
     base_url: String,
-    requests: TokenCache<Prepared>,
+    requests: TokenCache<PendingRequest>,
     limiter: Arc<ConnectionLimiter>,
     sessions: TaskTracker,
     stop: CancellationToken,
@@ -107,14 +107,14 @@ pub struct Server<R> {
 
 /// The request that a token stands for.
 #[derive(Debug)]
-enum Prepared {
+enum PendingRequest {
     Exec(Exec),
     Attach(Attach),
     PortForward(String, Vec<u16>),
 }
 
 /// A command; its kind decides on the status at its end.
-enum Command {
+enum CommandRequest {
     Exec(Exec),
     Attach(Attach),
 }
@@ -200,7 +200,7 @@ impl<R: Runtime> Server<R> {
     /// # Errors
     /// [`TokenError`].
     pub fn exec(&self, exec: Exec) -> Result<String, TokenError> {
-        self.prepare("exec", Prepared::Exec(exec))
+        self.prepare("exec", PendingRequest::Exec(exec))
     }
 
     /// Prepares to attach to a container; otherwise as [`Server::exec`].
@@ -208,7 +208,7 @@ impl<R: Runtime> Server<R> {
     /// # Errors
     /// [`TokenError`].
     pub fn attach(&self, attach: Attach) -> Result<String, TokenError> {
-        self.prepare("attach", Prepared::Attach(attach))
+        self.prepare("attach", PendingRequest::Attach(attach))
     }
 
     /// Prepares a port-forward; otherwise as [`Server::exec`]. `ports` is only for clients of the
@@ -217,10 +217,13 @@ impl<R: Runtime> Server<R> {
     /// # Errors
     /// [`TokenError`].
     pub fn port_forward(&self, sandbox_id: String, ports: Vec<u16>) -> Result<String, TokenError> {
-        self.prepare("portforward", Prepared::PortForward(sandbox_id, ports))
+        self.prepare(
+            "portforward",
+            PendingRequest::PortForward(sandbox_id, ports),
+        )
     }
 
-    fn prepare(&self, verb: &str, request: Prepared) -> Result<String, TokenError> {
+    fn prepare(&self, verb: &str, request: PendingRequest) -> Result<String, TokenError> {
         let token = self.requests.insert(request)?;
         Ok(format!("{}/{verb}/{token}", self.base_url))
     }
@@ -318,11 +321,11 @@ impl<R: Runtime> Server<R> {
             },
             () = self.stop.cancelled() => return,
         }
-        let Some((upgrade, agreed, _busy)) = session.into_inner() else {
+        let Some((upgrade, negotiated, _busy)) = session.into_inner() else {
             return;
         };
         match upgrade.await {
-            Ok(io) => self.session(TokioIo::new(io), agreed).await,
+            Ok(io) => self.session(TokioIo::new(io), negotiated).await,
             Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
         }
     }
@@ -331,7 +334,7 @@ impl<R: Runtime> Server<R> {
     fn answer(
         &self,
         mut request: hyper::Request<Incoming>,
-    ) -> Result<(Answer, OnUpgrade, Agreed), Box<Answer>> {
+    ) -> Result<(HandshakeResponse, OnUpgrade, NegotiatedSession), Box<HandshakeResponse>> {
         if !matches!(*request.method(), Method::GET | Method::POST) {
             let text = "405: Method Not Allowed".into();
             return Err(handshake::refuse(StatusCode::METHOD_NOT_ALLOWED, text));
@@ -349,54 +352,60 @@ impl<R: Runtime> Server<R> {
         if !matches!(verb, "exec" | "attach" | "portforward") {
             return Err(missing());
         }
-        let prepared = self.requests.take(token).ok_or_else(missing)?;
+        let pending = self.requests.take(token).ok_or_else(missing)?;
         let websocket = handshake::is_websocket(&request.headers);
-        let (answer, agreed) = match (verb, prepared) {
-            ("exec", Prepared::Exec(exec)) => command(&request, websocket, Command::Exec(exec))?,
-            ("attach", Prepared::Attach(attach)) => {
-                command(&request, websocket, Command::Attach(attach))?
+        let (answer, negotiated) = match (verb, pending) {
+            ("exec", PendingRequest::Exec(exec)) => {
+                command(&request, websocket, CommandRequest::Exec(exec))?
             }
-            ("portforward", Prepared::PortForward(sandbox_id, ports)) if websocket => {
+            ("attach", PendingRequest::Attach(attach)) => {
+                command(&request, websocket, CommandRequest::Attach(attach))?
+            }
+            ("portforward", PendingRequest::PortForward(sandbox_id, ports)) if websocket => {
                 let (protocol, answer) =
                     handshake::websocket(&request, port_forward::Subprotocol::parse)?;
-                let agreed = Agreed::ForwardWebSocket(protocol, sandbox_id, ports);
-                (answer, agreed)
+                let negotiated = NegotiatedSession::ForwardWebSocket(protocol, sandbox_id, ports);
+                (answer, negotiated)
             }
-            ("portforward", Prepared::PortForward(sandbox_id, _)) => {
+            ("portforward", PendingRequest::PortForward(sandbox_id, _)) => {
                 let (_, answer) = handshake::spdy(&request, &[port_forward::PROTOCOL])?;
-                (answer, Agreed::ForwardSpdy(sandbox_id))
+                (answer, NegotiatedSession::ForwardSpdy(sandbox_id))
             }
             _ => return Err(missing()),
         };
-        Ok((answer, upgrade, agreed))
+        Ok((answer, upgrade, negotiated))
     }
 
-    async fn session(&self, io: TokioIo<Upgraded>, agreed: Agreed) {
+    async fn session(&self, io: TokioIo<Upgraded>, negotiated: NegotiatedSession) {
         let (idle, creation) = (self.config.idle_timeout, self.config.creation_timeout);
         let gone = self.stop.child_token();
         let runtime = Arc::clone(&self.runtime);
-        match agreed {
-            Agreed::CommandSpdy(version, run) => {
+        match negotiated {
+            NegotiatedSession::CommandSpdy(version, run) => {
                 let requested = run.requested();
                 match Session::over_spdy(io, version, requested, idle, creation, gone).await {
                     Ok(session) => run.run(&*runtime, session).await,
                     Err(error) => tracing::debug!(%error, "a client is cut off"),
                 }
             }
-            Agreed::CommandWebSocket(protocol, run) => {
+            NegotiatedSession::CommandWebSocket(protocol, run) => {
                 let socket = open_websocket(io).await;
                 let requested = run.requested();
                 let session = Session::over_websocket(socket, protocol, requested, idle, gone);
                 run.run(&*runtime, session).await;
             }
-            Agreed::ForwardSpdy(sandbox_id) => {
+            NegotiatedSession::ForwardSpdy(sandbox_id) => {
                 port_forward::over_spdy(io, runtime, sandbox_id, idle, creation, gone).await;
             }
-            Agreed::ForwardWebSocket(port_forward::Subprotocol::Tunnel, sandbox_id, _) => {
+            NegotiatedSession::ForwardWebSocket(
+                port_forward::Subprotocol::Tunnel,
+                sandbox_id,
+                _,
+            ) => {
                 let io = websocket::Tunnel::new(open_websocket(io).await);
                 port_forward::over_spdy(io, runtime, sandbox_id, idle, creation, gone).await;
             }
-            Agreed::ForwardWebSocket(
+            NegotiatedSession::ForwardWebSocket(
                 port_forward::Subprotocol::Channels { base64 },
                 sandbox_id,
                 ports,
@@ -412,9 +421,9 @@ impl<R: Runtime> Server<R> {
 }
 
 /// The negotiated protocol and its request.
-enum Agreed {
-    CommandSpdy(Version, Command),
-    CommandWebSocket(Subprotocol, Command),
+enum NegotiatedSession {
+    CommandSpdy(Version, CommandRequest),
+    CommandWebSocket(Subprotocol, CommandRequest),
     ForwardSpdy(String),
     ForwardWebSocket(port_forward::Subprotocol, String, Vec<u16>),
 }
@@ -422,15 +431,18 @@ enum Agreed {
 fn command(
     request: &hyper::http::request::Parts,
     websocket: bool,
-    command: Command,
-) -> Result<(Answer, Agreed), Box<Answer>> {
+    command: CommandRequest,
+) -> Result<(HandshakeResponse, NegotiatedSession), Box<HandshakeResponse>> {
     if websocket {
         let (protocol, answer) = handshake::websocket(request, Subprotocol::parse)?;
-        return Ok((answer, Agreed::CommandWebSocket(protocol, command)));
+        return Ok((
+            answer,
+            NegotiatedSession::CommandWebSocket(protocol, command),
+        ));
     }
     let (protocol, answer) = handshake::spdy(request, &SPDY_PROTOCOLS)?;
     let version = Version::of_spdy(protocol);
-    Ok((answer, Agreed::CommandSpdy(version, command)))
+    Ok((answer, NegotiatedSession::CommandSpdy(version, command)))
 }
 
 /// Enables TCP keep-alive, as Go's servers do, to detect clients whose machine or network is gone.
@@ -460,9 +472,9 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-// === impl Command ===
+// === impl CommandRequest ===
 
-impl Command {
+impl CommandRequest {
     fn requested(&self) -> RequestedStreams {
         match self {
             Self::Exec(exec) => exec.requested,

@@ -26,14 +26,14 @@ pub(crate) const PORT: &str = "port";
 pub(crate) const REQUEST_ID: &str = "requestid";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StreamType {
     Data,
     Error,
 }
 
 /// One stream of a pair.
 struct Half {
-    kind: Kind,
+    stream_type: StreamType,
     port: u16,
     stream: Stream,
 }
@@ -68,16 +68,16 @@ pub(crate) async fn over_spdy<T, R: Runtime>(
         let Some(stream) = stream else {
             break;
         };
-        let (kind, port) = match describe(&stream) {
+        let (stream_type, port) = match describe(&stream) {
             Ok(description) => description,
             Err(reason) => {
                 tracing::debug!(reason, "a port-forward stream is refused");
                 continue;
             }
         };
-        let request = request_id(&stream, kind);
+        let request = request_id(&stream, stream_type);
         let half = Half {
-            kind,
+            stream_type,
             port,
             stream: stream.accept(),
         };
@@ -118,7 +118,7 @@ async fn carry<R: Runtime>(
     }
 }
 
-fn describe(stream: &NewStream) -> Result<(Kind, u16), String> {
+fn describe(stream: &NewStream) -> Result<(StreamType, u16), String> {
     let port = stream.header(PORT).unwrap_or_default();
     let port = match port.parse::<u16>() {
         Ok(0) => return Err(format!("port {port:?} must be > 0")),
@@ -127,8 +127,8 @@ fn describe(stream: &NewStream) -> Result<(Kind, u16), String> {
         Err(error) => return Err(format!("unable to parse {port:?} as a port: {error}")),
     };
     match stream.header(STREAM_TYPE) {
-        Some("data") => Ok((Kind::Data, port)),
-        Some("error") => Ok((Kind::Error, port)),
+        Some("data") => Ok((StreamType::Data, port)),
+        Some("error") => Ok((StreamType::Error, port)),
         Some(other) => Err(format!("invalid stream type {other:?}")),
         None => Err("\"streamType\" header is required".into()),
     }
@@ -136,10 +136,10 @@ fn describe(stream: &NewStream) -> Result<(Kind, u16), String> {
 
 /// Returns the request ID of a stream. Old clients send none: they open the error stream first, and
 /// the data stream right after it.
-fn request_id(stream: &NewStream, kind: Kind) -> String {
+fn request_id(stream: &NewStream, stream_type: StreamType) -> String {
     match stream.header(REQUEST_ID) {
         Some(id) if !id.is_empty() => id.to_owned(),
-        _ if kind == Kind::Error => stream.id().to_string(),
+        _ if stream_type == StreamType::Error => stream.id().to_string(),
         _ => stream.id().saturating_sub(2).to_string(),
     }
 }
@@ -154,7 +154,7 @@ impl Pairs {
                 entry.insert((Instant::now(), half));
                 None
             }
-            Entry::Occupied(entry) if entry.get().1.kind == half.kind => {
+            Entry::Occupied(entry) if entry.get().1.stream_type == half.stream_type => {
                 let (_, (_, first)) = entry.remove_entry();
                 let text = "error processing stream: a stream of this type is already assigned";
                 first.fail(text, tasks);
@@ -163,9 +163,9 @@ impl Pairs {
             }
             Entry::Occupied(entry) => {
                 let (_, first) = entry.remove();
-                Some(match half.kind {
-                    Kind::Data => (half, first),
-                    Kind::Error => (first, half),
+                Some(match half.stream_type {
+                    StreamType::Data => (half, first),
+                    StreamType::Error => (first, half),
                 })
             }
         }
@@ -195,7 +195,7 @@ impl Half {
     /// Ends the stream. The text is sent to the client if this is the error stream.
     fn fail(self, text: &str, tasks: &TaskTracker) {
         tracing::debug!(port = self.port, text, "a port-forward stream is given up");
-        if self.kind == Kind::Data {
+        if self.stream_type == StreamType::Data {
             return self.stream.reset(status::CANCEL);
         }
         let text = text.to_owned();

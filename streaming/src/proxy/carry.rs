@@ -15,7 +15,7 @@ const LINGER: Duration = Duration::from_secs(60);
 
 /// The end whose failure broke a connection.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Lost {
+pub(super) enum CarryError {
     #[error("the client is gone: {0}")]
     Client(io::Error),
     #[error("the backend is gone: {0}")]
@@ -24,7 +24,7 @@ pub(super) enum Lost {
 
 /// The side of a [`flow`] that failed.
 #[derive(Debug)]
-enum Broken {
+enum FlowError {
     Read(io::Error),
     Write(io::Error),
 }
@@ -34,7 +34,7 @@ enum Broken {
 pub(super) async fn carry(
     client: impl AsyncRead + AsyncWrite,
     backend: impl AsyncRead + AsyncWrite,
-) -> Result<(), Lost> {
+) -> Result<(), CarryError> {
     let (client_reader, client_writer) = tokio::io::split(client);
     let (backend_reader, backend_writer) = tokio::io::split(backend);
     let backend_over = CancellationToken::new();
@@ -47,16 +47,16 @@ pub(super) async fn carry(
                 up_over = true;
                 match ended {
                     Ok(()) => {}
-                    Err(Broken::Read(error)) => return Err(Lost::Client(error)),
-                    Err(Broken::Write(_)) => backend_over.cancel(),
+                    Err(FlowError::Read(error)) => return Err(CarryError::Client(error)),
+                    Err(FlowError::Write(_)) => backend_over.cancel(),
                 }
             }
             ended = &mut down, if !down_over => {
                 down_over = true;
                 match ended {
                     Ok(()) => backend_over.cancel(),
-                    Err(Broken::Read(error)) => return Err(Lost::Backend(error)),
-                    Err(Broken::Write(error)) => return Err(Lost::Client(error)),
+                    Err(FlowError::Read(error)) => return Err(CarryError::Backend(error)),
+                    Err(FlowError::Write(error)) => return Err(CarryError::Client(error)),
                 }
             }
         }
@@ -69,12 +69,12 @@ async fn flow(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     backend_over: &CancellationToken,
-) -> Result<(), Broken> {
+) -> Result<(), FlowError> {
     let mut buffer = vec![0; BUFFER];
     loop {
         let read = patient(from.read(&mut buffer), backend_over)
             .await
-            .map_err(Broken::Read)?;
+            .map_err(FlowError::Read)?;
         let write = async {
             if read == 0 {
                 return to.shutdown().await;
@@ -82,7 +82,9 @@ async fn flow(
             to.write_all(&buffer[..read]).await?;
             to.flush().await
         };
-        patient(write, backend_over).await.map_err(Broken::Write)?;
+        patient(write, backend_over)
+            .await
+            .map_err(FlowError::Write)?;
         if read == 0 {
             return Ok(());
         }
@@ -120,7 +122,11 @@ mod tests {
     use super::*;
 
     /// Starts to forward a connection; returns its client, its backend and the task.
-    fn carried() -> (DuplexStream, DuplexStream, JoinHandle<Result<(), Lost>>) {
+    fn carried() -> (
+        DuplexStream,
+        DuplexStream,
+        JoinHandle<Result<(), CarryError>>,
+    ) {
         let (client, near_client) = duplex(1024);
         let (backend, near_backend) = duplex(1024);
         (
@@ -141,7 +147,7 @@ mod tests {
 
         let start = Instant::now();
         let lost = task.await.unwrap().unwrap_err();
-        assert!(matches!(lost, Lost::Client(_)), "{lost}");
+        assert!(matches!(lost, CarryError::Client(_)), "{lost}");
         assert_eq!(start.elapsed().as_secs(), LINGER.as_secs());
     }
 

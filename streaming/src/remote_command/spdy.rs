@@ -28,7 +28,7 @@ pub(crate) enum Incomplete {
 
 /// The streams that the client has opened so far.
 #[derive(Default)]
-struct Opened {
+struct OpenedStreams {
     error: Option<Stream>,
     stdin: Option<Stream>,
     stdout: Option<Stream>,
@@ -51,7 +51,10 @@ impl Session {
     {
         let (connection, mut incoming) = Connection::server(io, idle, gone.clone());
         let resizes = requested.tty && version.resizes();
-        let opened = tokio::time::timeout(creation, Opened::all(&mut incoming, requested, resizes));
+        let opened = tokio::time::timeout(
+            creation,
+            OpenedStreams::all(&mut incoming, requested, resizes),
+        );
         let opened = opened.await.map_err(|_| Incomplete::TimedOut)?;
         let opened = opened.ok_or(Incomplete::Gone)?;
         // Clients open all streams at the start; dropping this refuses later ones.
@@ -95,7 +98,7 @@ impl Session {
     }
 }
 
-impl Opened {
+impl OpenedStreams {
     /// Waits for all streams; `None` if the connection ends before.
     async fn all(
         incoming: &mut Incoming,

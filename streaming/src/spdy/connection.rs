@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     frame::status,
     headers::Headers,
-    state::{Offer, State},
+    state::{ConnectionState, Offer},
     stream::Stream,
     transport,
 };
@@ -54,7 +54,7 @@ pub struct NewStream {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<ConnectionState>,
 }
 
 // === impl Connection ===
@@ -66,7 +66,7 @@ impl Connection {
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        Self::start(io, State::new(true), idle, gone)
+        Self::start(io, ConnectionState::new(true), idle, gone)
     }
 
     /// Starts the client's end; otherwise as [`Connection::server`].
@@ -74,10 +74,15 @@ impl Connection {
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        Self::start(io, State::new(false), idle, gone)
+        Self::start(io, ConnectionState::new(false), idle, gone)
     }
 
-    fn start<T>(io: T, state: State, idle: Duration, gone: CancellationToken) -> (Self, Incoming)
+    fn start<T>(
+        io: T,
+        state: ConnectionState,
+        idle: Duration,
+        gone: CancellationToken,
+    ) -> (Self, Incoming)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {

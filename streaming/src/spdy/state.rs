@@ -1,7 +1,8 @@
 //! The state of one end of a connection: streams, send queues and windows.
 //!
-//! It does no I/O: received frames are passed to [`State::receive`], and frames to send come from
-//! [`State::poll_batch`]. Streams and the transport's tasks wake each other through the state.
+//! It does no I/O: received frames are passed to [`ConnectionState::receive`], and frames to send
+//! come from [`ConnectionState::poll_batch`]. Streams and the transport's tasks wake each other
+//! through the state.
 
 mod receiving;
 mod sending;
@@ -68,7 +69,7 @@ pub(super) struct Offer {
 
 /// A received frame, with its header block decompressed.
 #[derive(Debug)]
-pub(super) enum Received {
+pub(super) enum ReceivedFrame {
     Syn {
         id: u32,
         fin: bool,
@@ -117,20 +118,20 @@ struct StreamState {
 /// Whether the peer maintains the connection's window. Some peers have windows for streams only, as
 /// in SPDY/3, and never update the connection's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counts {
+enum PeerWindow {
     /// Unknown: the window was not used up yet.
     Unknown,
     /// The window is used up, and this ping was sent after the data.
-    Asked(u32),
+    Probing(u32),
     /// Yes: the peer has updated the window.
-    Yes,
+    Updated,
     /// No: the peer answered the ping without updating the window.
-    No,
+    NotUpdated,
 }
 
 /// The state of one end of a connection. See the module's documentation.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ConnectionState {
     server: bool,
     streams: HashMap<u32, StreamState>,
     offers: VecDeque<Offer>,
@@ -152,7 +153,7 @@ pub(super) struct State {
     /// The connection's send window.
     window: i64,
     /// Whether the connection's send window is obeyed.
-    window_counts: Counts,
+    peer_window: PeerWindow,
     /// The initial send window of a new stream.
     first_window: i64,
     /// Bytes that were read on the connection and not returned by a WINDOW_UPDATE yet.
@@ -168,7 +169,7 @@ pub(super) struct State {
     closed: bool,
 }
 
-impl State {
+impl ConnectionState {
     pub(super) fn new(server: bool) -> Self {
         let mut state = Self {
             server,
@@ -186,7 +187,7 @@ impl State {
             pings: HashMap::new(),
             windows: false,
             window: DEFAULT_WINDOW,
-            window_counts: Counts::Unknown,
+            peer_window: PeerWindow::Unknown,
             first_window: DEFAULT_WINDOW,
             consumed: 0,
             received_cost: 0,

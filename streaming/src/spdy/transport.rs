@@ -11,7 +11,7 @@ use super::{
     connection::Shared,
     frame::{Decoder, Frame, FrameError},
     headers::{Deflater, HeaderError, Headers, Inflater},
-    state::{Outgoing, Received, Violation},
+    state::{Outgoing, ReceivedFrame, Violation},
 };
 use crate::{PROBE_PAUSE, idle::Activity};
 
@@ -26,7 +26,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
-enum End {
+enum ConnectionEnd {
     #[error("closed by the other side")]
     Closed,
     #[error("{0}")]
@@ -52,7 +52,7 @@ where
     tokio::select! {
         end = &mut reading => match end {
             // The peer may still read: send what is queued.
-            End::Closed => {
+            ConnectionEnd::Closed => {
                 shared.state.lock().close();
                 gone.cancel();
                 drop(tokio::time::timeout(CLOSE_PATIENCE, writing).await);
@@ -71,9 +71,13 @@ where
     gone.cancel();
 }
 
-async fn read(mut from: impl AsyncRead + Unpin, shared: &Shared, activity: &Activity) -> End {
+async fn read(
+    mut from: impl AsyncRead + Unpin,
+    shared: &Shared,
+    activity: &Activity,
+) -> ConnectionEnd {
     match read_frames(&mut from, shared, activity).await {
-        Ok(()) => End::Closed,
+        Ok(()) => ConnectionEnd::Closed,
         Err(end) => end,
     }
 }
@@ -82,7 +86,7 @@ async fn read_frames(
     from: &mut (impl AsyncRead + Unpin),
     shared: &Shared,
     activity: &Activity,
-) -> Result<(), End> {
+) -> Result<(), ConnectionEnd> {
     let mut decoder = Decoder::default();
     let mut inflater = Inflater::default();
     let mut buffer = BytesMut::new();
@@ -126,7 +130,7 @@ async fn may_receive(shared: &Shared) {
 
 /// Decompresses the header block of a frame. No block may be skipped, since later blocks depend on
 /// it.
-fn inflate(frame: Frame, inflater: &mut Inflater) -> Result<Received, HeaderError> {
+fn inflate(frame: Frame, inflater: &mut Inflater) -> Result<ReceivedFrame, HeaderError> {
     Ok(match frame {
         Frame::SynStream {
             id,
@@ -134,7 +138,7 @@ fn inflate(frame: Frame, inflater: &mut Inflater) -> Result<Received, HeaderErro
             unidirectional,
             block,
             ..
-        } => Received::Syn {
+        } => ReceivedFrame::Syn {
             id,
             fin,
             unidirectional,
@@ -142,18 +146,18 @@ fn inflate(frame: Frame, inflater: &mut Inflater) -> Result<Received, HeaderErro
         },
         Frame::SynReply { id, fin, block } => {
             inflater.inflate(&block)?;
-            Received::Reply { id, fin }
+            ReceivedFrame::Reply { id, fin }
         }
         Frame::Headers { id, fin, block } => {
             inflater.inflate(&block)?;
             let block = Bytes::new();
-            Received::Other(Frame::Headers { id, fin, block })
+            ReceivedFrame::Other(Frame::Headers { id, fin, block })
         }
         Frame::Data { id, fin, data } if data.len() < COPY_BELOW => {
             let data = Bytes::copy_from_slice(&data);
-            Received::Other(Frame::Data { id, fin, data })
+            ReceivedFrame::Other(Frame::Data { id, fin, data })
         }
-        frame => Received::Other(frame),
+        frame => ReceivedFrame::Other(frame),
     })
 }
 

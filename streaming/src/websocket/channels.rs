@@ -72,7 +72,7 @@ struct ChannelWriter {
 
 /// The meaning of a message.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum ChannelMessage {
     Nothing,
     Data(u8, Bytes),
     Close(u8),
@@ -223,13 +223,13 @@ async fn read(
         };
         activity.touch();
         match codec.parse(data) {
-            Ok(Said::Nothing) => {}
-            Ok(Said::Close(number)) => {
+            Ok(ChannelMessage::Nothing) => {}
+            Ok(ChannelMessage::Close(number)) => {
                 if let Some(input) = inputs.get_mut(usize::from(number)) {
                     *input = None;
                 }
             }
-            Ok(Said::Data(number, data)) => {
+            Ok(ChannelMessage::Data(number, data)) => {
                 let Some(input) = inputs.get_mut(usize::from(number)) else {
                     continue;
                 };
@@ -289,13 +289,13 @@ async fn write<T>(
 // === impl Codec ===
 
 impl Codec {
-    fn parse(self, message: Bytes) -> Result<Said, Malformed> {
+    fn parse(self, message: Bytes) -> Result<ChannelMessage, Malformed> {
         let Some((&first, rest)) = message.split_first() else {
-            return Ok(Said::Nothing);
+            return Ok(ChannelMessage::Nothing);
         };
         if self.close_signal && first == CLOSE_SIGNAL {
             return match rest {
-                [channel] => Ok(Said::Close(*channel)),
+                [channel] => Ok(ChannelMessage::Close(*channel)),
                 _ => Err(Malformed::CloseSignal(rest.len())),
             };
         }
@@ -304,9 +304,9 @@ impl Codec {
             let data = STANDARD
                 .decode(rest)
                 .map_err(|_| Malformed::Base64(channel))?;
-            return Ok(Said::Data(channel, data.into()));
+            return Ok(ChannelMessage::Data(channel, data.into()));
         }
-        Ok(Said::Data(first, message.slice(1..)))
+        Ok(ChannelMessage::Data(first, message.slice(1..)))
     }
 
     fn data(self, channel: u8, data: &[u8]) -> Message {
@@ -377,7 +377,7 @@ mod tests {
             data in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let bytes = codec.data(channel, &data).into_data();
-            prop_assert_eq!(codec.parse(bytes), Ok(Said::Data(channel, data.into())));
+            prop_assert_eq!(codec.parse(bytes), Ok(ChannelMessage::Data(channel, data.into())));
         }
 
         #[test]
@@ -397,14 +397,14 @@ mod tests {
             close_signal: false,
         };
         let parse = |codec: Codec, bytes: &'static [u8]| codec.parse(Bytes::from_static(bytes));
-        assert_eq!(parse(v5, &[255, 0]), Ok(Said::Close(0)));
+        assert_eq!(parse(v5, &[255, 0]), Ok(ChannelMessage::Close(0)));
         assert_eq!(parse(v5, &[255]), Err(Malformed::CloseSignal(0)));
         assert_eq!(parse(v5, &[255, 0, 0]), Err(Malformed::CloseSignal(2)));
         assert_eq!(
             parse(v4, &[255, 7]),
-            Ok(Said::Data(255, Bytes::from_static(&[7])))
+            Ok(ChannelMessage::Data(255, Bytes::from_static(&[7])))
         );
-        assert_eq!(parse(v5, &[]), Ok(Said::Nothing));
+        assert_eq!(parse(v5, &[]), Ok(ChannelMessage::Nothing));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,26 +5,26 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::{
-    CONNECTION_WINDOW, CONTROL_QUEUE, Counts, DEFAULT_WINDOW, LARGEST_WINDOW, MOST_STREAMS, Offer,
-    Outgoing, PIECE_OVERHEAD, Received, STREAM_SHARE, STREAM_WINDOW, State, StreamState, Violation,
-    wake,
+    CONNECTION_WINDOW, CONTROL_QUEUE, ConnectionState, DEFAULT_WINDOW, LARGEST_WINDOW,
+    MOST_STREAMS, Offer, Outgoing, PIECE_OVERHEAD, PeerWindow, ReceivedFrame, STREAM_SHARE,
+    STREAM_WINDOW, StreamState, Violation, wake,
 };
 use crate::spdy::{
     frame::{Frame, status},
     headers::Headers,
 };
 
-impl State {
+impl ConnectionState {
     /// Handles a frame from the peer.
-    pub(in crate::spdy) fn receive(&mut self, received: Received) -> Result<(), Violation> {
+    pub(in crate::spdy) fn receive(&mut self, received: ReceivedFrame) -> Result<(), Violation> {
         match received {
-            Received::Syn {
+            ReceivedFrame::Syn {
                 id,
                 fin,
                 unidirectional,
                 headers,
             } => self.opened(id, fin, unidirectional, headers)?,
-            Received::Reply { id, fin } => {
+            ReceivedFrame::Reply { id, fin } => {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     if let Some(reply) = stream.reply.take() {
                         let _ = reply.send(());
@@ -36,7 +36,7 @@ impl State {
                     self.reset_frame(id, status::INVALID_STREAM);
                 }
             }
-            Received::Other(frame) => self.other(frame)?,
+            ReceivedFrame::Other(frame) => self.other(frame)?,
         }
         Ok(())
     }
@@ -82,8 +82,8 @@ impl State {
                 // Odd IDs are the client's.
                 if (id % 2 == 1) == self.server {
                     self.send(Outgoing::Frame(Frame::Ping(id)));
-                } else if self.window_counts == Counts::Asked(id) {
-                    self.window_counts = Counts::No;
+                } else if self.peer_window == PeerWindow::Probing(id) {
+                    self.peer_window = PeerWindow::NotUpdated;
                     self.wake_writers();
                 } else if let Some((sent, waiting)) = self.pings.remove(&id) {
                     let _ = waiting.send(sent.elapsed());
@@ -107,7 +107,7 @@ impl State {
             Frame::WindowUpdate { id, delta } => {
                 self.shows_windows();
                 if id == 0 {
-                    self.window_counts = Counts::Yes;
+                    self.peer_window = PeerWindow::Updated;
                     self.window += i64::from(delta);
                     if self.window > LARGEST_WINDOW {
                         return Err(Violation::Window);

@@ -5,11 +5,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::{
-    BATCH, CONNECTION_QUEUE, Counts, Outgoing, PIECE, PIECE_OVERHEAD, STREAM_QUEUE, State, wake,
+    BATCH, CONNECTION_QUEUE, ConnectionState, Outgoing, PIECE, PIECE_OVERHEAD, PeerWindow,
+    STREAM_QUEUE, wake,
 };
 use crate::spdy::frame::Frame;
 
-impl State {
+impl ConnectionState {
     /// Returns the next items to send in `batch`; `None` when everything is sent and the connection
     /// is closing.
     pub(in crate::spdy) fn poll_batch(
@@ -79,7 +80,7 @@ impl State {
     }
 
     /// Reserves queue space on a stream for up to `wanted` bytes; fails if the stream is closed for
-    /// sending. [`State::write`] must follow.
+    /// sending. [`ConnectionState::write`] must follow.
     pub(in crate::spdy) fn poll_reserve(
         &mut self,
         id: u32,
@@ -94,18 +95,18 @@ impl State {
         if over || stream.fin_queued || stream.reset.is_some() {
             return Poll::Ready(Err(()));
         }
-        let window = match self.window_counts {
+        let window = match self.peer_window {
             _ if !self.windows => i64::MAX,
-            Counts::No => stream.window,
+            PeerWindow::NotUpdated => stream.window,
             _ => stream.window.min(self.window),
         };
         let window = usize::try_from(window).unwrap_or(0);
         let room = STREAM_QUEUE.saturating_sub(stream.queued);
         if window == 0 || room == 0 || (crowded && stream.queued > 0) {
             stream.writer = Some(cx.waker().clone());
-            if self.windows && self.window <= 0 && self.window_counts == Counts::Unknown {
+            if self.windows && self.window <= 0 && self.peer_window == PeerWindow::Unknown {
                 let ping = self.next_ping_id();
-                self.window_counts = Counts::Asked(ping);
+                self.peer_window = PeerWindow::Probing(ping);
                 self.send_behind(Frame::Ping(ping));
             }
             return Poll::Pending;

@@ -5,13 +5,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{LARGEST_WINDOW, Offer, Outgoing, PIECE_OVERHEAD, State, StreamState, wake};
+use super::{ConnectionState, LARGEST_WINDOW, Offer, Outgoing, PIECE_OVERHEAD, StreamState, wake};
 use crate::spdy::{
     frame::{Frame, status},
     headers::Headers,
 };
 
-impl State {
+impl ConnectionState {
     /// Opens a stream; the receiver resolves when the peer accepts it.
     pub(in crate::spdy) fn open(
         &mut self,

@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Outgoing, Received, State, Violation};
+use super::{ConnectionState, Outgoing, ReceivedFrame, Violation};
 use crate::spdy::{
     frame::{Frame, status},
     headers::Headers,
@@ -26,22 +26,22 @@ const MIB: usize = 1024 * KIB;
 /// The overhead of a piece of data.
 const OVERHEAD: usize = 64;
 
-struct End(State);
+struct End(ConnectionState);
 
 impl End {
     fn server() -> Self {
-        Self(State::new(true))
+        Self(ConnectionState::new(true))
     }
 
     /// Creates a client that has sent its settings.
     fn client() -> Self {
-        let mut client = Self(State::new(false));
+        let mut client = Self(ConnectionState::new(false));
         client.says();
         client
     }
 
     fn try_receive(&mut self, frame: Frame) -> Result<(), Violation> {
-        self.0.receive(Received::Other(frame))
+        self.0.receive(ReceivedFrame::Other(frame))
     }
 
     #[track_caller]
@@ -53,7 +53,7 @@ impl End {
     #[track_caller]
     fn accept(&mut self, ids: impl IntoIterator<Item = u32>) {
         for id in ids {
-            let syn = Received::Syn {
+            let syn = ReceivedFrame::Syn {
                 id,
                 fin: false,
                 unidirectional: false,

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_peer_that_shows_windows_is_told_ours_once() {
     let mut server = End::server();
-    let mut client = End(State::new(false));
+    let mut client = End(ConnectionState::new(false));
     assert_eq!(server.says(), []);
     // A client shows flow control at once; a server waits for the client.
     assert_eq!(client.says(), [settings(512 * 1024)]);
@@ -112,13 +112,13 @@ fn a_frame_for_a_stream_that_never_was_is_answered_with_a_reset() {
         for &id in past {
             end.receive_data(id, 10);
             let fin = false;
-            end.0.receive(Received::Reply { id, fin }).unwrap();
+            end.0.receive(ReceivedFrame::Reply { id, fin }).unwrap();
             assert_eq!(end.says(), [], "stream {id} was there");
         }
         for &id in never {
             end.receive_data(id, 10);
             let fin = false;
-            end.0.receive(Received::Reply { id, fin }).unwrap();
+            end.0.receive(ReceivedFrame::Reply { id, fin }).unwrap();
             let answer = reset(id, status::INVALID_STREAM);
             assert_eq!(end.says(), [answer.clone(), answer]);
         }

@@ -9,7 +9,7 @@ fn what_came_for_a_refused_stream_is_given_back_and_not_counted() {
     server.says();
     // More data than all streams of a connection may have unread.
     for id in (1..=21).step_by(2) {
-        let syn = Received::Syn {
+        let syn = ReceivedFrame::Syn {
             id,
             fin: false,
             unidirectional: false,
@@ -128,8 +128,11 @@ fn closing_sends_what_waits_and_resets_what_is_open_before_the_good_bye() {
 #[test]
 fn nothing_is_said_behind_the_good_bye_or_without_a_transport() {
     for (how, over) in [
-        ("closing", State::close as fn(&mut State)),
-        ("closed", State::closed),
+        (
+            "closing",
+            ConnectionState::close as fn(&mut ConnectionState),
+        ),
+        ("closed", ConnectionState::closed),
     ] {
         let mut server = End::server();
         server.accept([1, 3, 5, 7]);
