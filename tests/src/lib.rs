@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod api_server;
-pub mod asked;
 pub mod cluster;
 pub mod cni;
 pub mod containerd;
@@ -26,3 +25,4 @@ pub mod process;
 pub mod random;
 pub mod registry;
 pub mod skips;
+pub mod test_size;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use e2e::fake_runtime::{End, Fault, Times, Verb};
+use e2e::fake_runtime::{EndCause, Fault, Times, Verb};
 use serde_json::json;
 use tonic::Status;
 
@@ -238,9 +238,9 @@ async fn a_container_whose_time_cannot_be_read_is_not_ended_by_force() {
             node.runtime.sandboxes().is_empty()
         })
         .await;
-        let lives = node.runtime.lives();
+        let lives = node.runtime.histories();
         let ends = lives.iter().filter_map(|life| Some(life.ended()?.1));
-        let ends: Vec<End> = ends.collect();
-        assert_eq!(ends, [End::Stop], "when question {nth} failed");
+        let ends: Vec<EndCause> = ends.collect();
+        assert_eq!(ends, [EndCause::Stop], "when question {nth} failed");
     }
 }

@@ -96,7 +96,7 @@ async fn a_pod_with_one_is_gone_only_when_it_has_ended() {
     sleep(25 * SECOND).await;
     let runs = node.runtime.running("c");
     assert_eq!(runs.len(), 1, "it has thirty seconds");
-    assert_eq!(runs[0].told_state(), ContainerState::ContainerUnknown);
+    assert_eq!(runs[0].reported_state(), ContainerState::ContainerUnknown);
     assert!(!kubelet.kubelet.pods().is_empty() || !node.ready_sandboxes().is_empty());
     until("its end", 10 * SECOND, || {
         node.runtime.sandboxes().is_empty()

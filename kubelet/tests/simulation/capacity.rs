@@ -42,7 +42,7 @@ impl Simulation {
         self.assert_settled("a pod came that does not fit");
         self.assert_reason(rejected, "OutOfcpu");
         let uid = self.subjects[rejected].uid.clone();
-        let lives = self.node.runtime.lives();
+        let lives = self.node.runtime.histories();
         let began = lives.iter().filter(|life| life.pod_uid == uid).count();
         assert_eq!(began, 0, "{uid} was rejected, and has containers");
 

@@ -198,7 +198,7 @@ const EXIT_CODE: i32 = 137;
 /// The expected phase of a pod whose containers run once, derived from how they ended.
 fn fate(simulation: &Simulation, subject: &SimulatedPod, found: &Found) -> &'static str {
     let spec = subject.spec();
-    let lives = simulation.node.runtime.lives();
+    let lives = simulation.node.runtime.histories();
     let has_ended = |name: &str| {
         let mut lives = lives.iter().filter(|life| life.pod_uid == subject.uid);
         lives.any(|life| life.name == name && life.ended().is_some())

@@ -31,7 +31,7 @@ use std::{
 };
 
 use driver::simulate;
-use e2e::asked::amount;
+use e2e::test_size::amount;
 use parking_lot::Mutex;
 use trace::Trace;
 

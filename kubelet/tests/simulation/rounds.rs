@@ -387,7 +387,7 @@ impl Simulation {
         }
         let begun = Instant::now();
         sleep(PROBES + NOTICED).await;
-        let lives = self.node.runtime.lives();
+        let lives = self.node.runtime.histories();
         for name in &names {
             let mut stops = lives
                 .iter()

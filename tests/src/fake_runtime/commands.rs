@@ -9,7 +9,7 @@ use cri_proto::runtime::v1 as cri;
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
-use super::{FakeRuntime, Inner, Verb, lives::Event};
+use super::{FakeRuntime, Inner, Verb, history::ContainerEvent};
 
 /// The interval at which a command checks that its container still runs.
 const LOOK: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ impl FakeRuntime {
     ) -> Result<cri::ExecSyncResponse, Status> {
         let handler = self.0.exec.lock().clone();
         let (id, command) = (&request.container_id, &request.cmd);
-        self.note(id, Event::CommandAsked(command.clone()));
+        self.note(id, ContainerEvent::ExecCalled(command.clone()));
         let ran = self.call(Verb::ExecSync, |world| {
             let container = world.running(&request.container_id)?;
             Ok(match world.behaviour(container.name()).exec {
@@ -75,7 +75,10 @@ impl FakeRuntime {
         if !self.outlived_by(&request.container_id, takes).await {
             answer.exit_code = KILLED;
         }
-        self.note(id, Event::CommandEnded(command.clone(), answer.exit_code));
+        self.note(
+            id,
+            ContainerEvent::ExecEnded(command.clone(), answer.exit_code),
+        );
         Ok(answer)
     }
 

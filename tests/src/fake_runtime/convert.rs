@@ -90,7 +90,7 @@ pub(super) fn container_status(container: &Container, world: &World) -> cri::Con
     cri::ContainerStatus {
         id: container.id.clone(),
         metadata: config.metadata.clone(),
-        state: container.told_state().into(),
+        state: container.reported_state().into(),
         created_at: container.created_at,
         started_at: container.started_at,
         finished_at: container.finished_at,
@@ -154,7 +154,7 @@ pub(super) fn listed_container(container: &Container) -> cri::Container {
         metadata: config.metadata.clone(),
         image: config.image.clone(),
         image_ref: container.image_id.clone(),
-        state: container.told_state().into(),
+        state: container.reported_state().into(),
         created_at: container.created_at,
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
@@ -260,7 +260,7 @@ pub(super) fn container_matches(container: &Container, filter: &cri::ContainerFi
         && container.sandbox_id.starts_with(&filter.pod_sandbox_id)
         && filter
             .state
-            .is_none_or(|wanted| wanted.state() == container.told_state())
+            .is_none_or(|wanted| wanted.state() == container.reported_state())
         && labels_match(&container.config.labels, &filter.label_selector)
 }
 

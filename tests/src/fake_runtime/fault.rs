@@ -94,11 +94,11 @@ pub enum Times {
 }
 
 /// A source of random faults: returns the fault of the next call of a verb.
-pub type Chance = dyn Fn(Verb) -> Option<Fault> + Send + Sync;
+pub type RandomFaults = dyn Fn(Verb) -> Option<Fault> + Send + Sync;
 
 /// What happens to the response of a call that was served.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum ResponseFate {
     /// The caller gets it.
     Given,
     /// The caller gets this status instead.
@@ -107,7 +107,7 @@ pub(super) enum Answer {
     Withheld,
 }
 
-impl Answer {
+impl ResponseFate {
     /// Turns `served` into what the caller gets.
     pub(super) async fn to<T>(self, served: Result<T, Status>) -> Result<T, Status> {
         match self {
@@ -123,7 +123,7 @@ impl Answer {
 pub(super) struct Faults {
     table: Mutex<HashMap<Verb, Vec<(Fault, Times)>>>,
     calls: Mutex<HashMap<Verb, usize>>,
-    chance: Mutex<Option<Arc<Chance>>>,
+    chance: Mutex<Option<Arc<RandomFaults>>>,
 }
 
 impl fmt::Debug for Faults {
@@ -146,7 +146,7 @@ impl Faults {
         *self.chance.lock() = None;
     }
 
-    pub(super) fn by_chance(&self, chance: Arc<Chance>) {
+    pub(super) fn by_chance(&self, chance: Arc<RandomFaults>) {
         *self.chance.lock() = Some(chance);
     }
 
@@ -156,20 +156,20 @@ impl Faults {
 
     /// Counts the call and applies its fault. Returns what to do with the response once the call is
     /// served.
-    pub(super) async fn meet(&self, verb: Verb) -> Result<Answer, Status> {
+    pub(super) async fn meet(&self, verb: Verb) -> Result<ResponseFate, Status> {
         *self.calls.lock().entry(verb).or_default() += 1;
         let chance = self.chance.lock().clone();
         let fault = self.take(verb).or_else(|| chance?(verb));
         match fault {
-            None => Ok(Answer::Given),
+            None => Ok(ResponseFate::Given),
             Some(Fault::Error(status)) => Err(status),
-            Some(Fault::ErrorAfter(status)) => Ok(Answer::Lost(status)),
+            Some(Fault::ErrorAfter(status)) => Ok(ResponseFate::Lost(status)),
             Some(Fault::Delay(by)) => {
                 tokio::time::sleep(by).await;
-                Ok(Answer::Given)
+                Ok(ResponseFate::Given)
             }
             Some(Fault::Hang) => pending().await,
-            Some(Fault::HangAfter) => Ok(Answer::Withheld),
+            Some(Fault::HangAfter) => Ok(ResponseFate::Withheld),
         }
     }
 

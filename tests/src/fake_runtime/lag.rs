@@ -15,18 +15,18 @@ use super::{
 };
 
 /// The interval between two snapshots.
-const LOOK: Duration = Duration::from_millis(20);
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// The snapshots that lagging lists are served from.
 #[derive(Debug)]
 pub(super) struct Lag {
     by: Duration,
-    seen: VecDeque<(Instant, Seen)>,
+    snapshots: VecDeque<(Instant, Snapshot)>,
 }
 
 /// A snapshot of the sandboxes and containers.
 #[derive(Debug)]
-struct Seen {
+struct Snapshot {
     sandboxes: BTreeMap<String, Sandbox>,
     containers: BTreeMap<String, Container>,
 }
@@ -34,19 +34,19 @@ struct Seen {
 impl World {
     /// The sandboxes that the list verbs report.
     pub(super) fn listed_sandboxes(&self) -> &BTreeMap<String, Sandbox> {
-        let seen = self.lag.as_ref().and_then(Lag::told);
-        seen.map_or(&self.sandboxes, |seen| &seen.sandboxes)
+        let snapshot = self.lag.as_ref().and_then(Lag::reported);
+        snapshot.map_or(&self.sandboxes, |snapshot| &snapshot.sandboxes)
     }
 
     /// The containers that the list verbs report.
     pub(super) fn listed_containers(&self) -> &BTreeMap<String, Container> {
-        let seen = self.lag.as_ref().and_then(Lag::told);
-        seen.map_or(&self.containers, |seen| &seen.containers)
+        let snapshot = self.lag.as_ref().and_then(Lag::reported);
+        snapshot.map_or(&self.containers, |snapshot| &snapshot.containers)
     }
 
     /// Takes a snapshot. Returns `false` if lists no longer lag.
-    fn look(&mut self) -> bool {
-        let seen = Seen {
+    fn take_snapshot(&mut self) -> bool {
+        let snapshot = Snapshot {
             sandboxes: self.sandboxes.clone(),
             containers: self.containers.clone(),
         };
@@ -54,18 +54,22 @@ impl World {
             return false;
         };
         let now = Instant::now();
-        lag.seen.push_back((now, seen));
+        lag.snapshots.push_back((now, snapshot));
         // Keep the newest snapshot that is at least `by` old, and those after it.
-        while lag.seen.get(1).is_some_and(|(at, _)| *at + lag.by <= now) {
-            lag.seen.pop_front();
+        while lag
+            .snapshots
+            .get(1)
+            .is_some_and(|(at, _)| *at + lag.by <= now)
+        {
+            lag.snapshots.pop_front();
         }
         true
     }
 }
 
 impl Lag {
-    fn told(&self) -> Option<&Seen> {
-        self.seen.front().map(|(_, seen)| seen)
+    fn reported(&self) -> Option<&Snapshot> {
+        self.snapshots.front().map(|(_, snapshot)| snapshot)
     }
 }
 
@@ -74,20 +78,20 @@ impl FakeRuntime {
     /// again. Statuses are always current.
     pub fn lag_lists(&self, by: Duration) {
         let mut world = self.0.world.lock();
-        let looks_already = world.lag.is_some();
+        let lags_already = world.lag.is_some();
         world.lag = (!by.is_zero()).then(|| Lag {
             by,
-            seen: VecDeque::new(),
+            snapshots: VecDeque::new(),
         });
-        if !world.look() || looks_already {
+        if !world.take_snapshot() || lags_already {
             return;
         }
         let inner = Arc::downgrade(&self.0);
         tokio::spawn(async move {
             loop {
-                sleep(LOOK).await;
+                sleep(INTERVAL).await;
                 match inner.upgrade() {
-                    Some(inner) if inner.world.lock().look() => {}
+                    Some(inner) if inner.world.lock().take_snapshot() => {}
                     _ => return,
                 }
             }

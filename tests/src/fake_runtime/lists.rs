@@ -15,12 +15,12 @@ use super::{
 /// messages.
 pub(super) const PART: usize = 8;
 
-pub(super) type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-pub(super) fn parts<T: Clone, R: Send + 'static>(
+pub(super) fn chunks<T: Clone, R: Send + 'static>(
     items: &[T],
     part: impl Fn(Vec<T>) -> R,
-) -> Parts<R> {
+) -> ResponseStream<R> {
     let messages: Vec<_> = items.chunks(PART).map(|c| Ok(part(c.to_vec()))).collect();
     Box::pin(stream::iter(messages))
 }

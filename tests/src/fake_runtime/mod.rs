@@ -9,11 +9,11 @@ mod commands;
 mod connections;
 mod convert;
 mod fault;
+mod history;
 mod image_names;
 mod image_service;
 mod lag;
 mod lists;
-mod lives;
 mod objects;
 mod runtime_service;
 mod stops;
@@ -31,8 +31,8 @@ use tokio::sync::watch;
 use tonic::Status;
 
 pub use connections::Serving;
-pub use fault::{Chance, Fault, Times, Verb};
-pub use lives::{End, Event, Life};
+pub use fault::{Fault, RandomFaults, Times, Verb};
+pub use history::{ContainerEvent, ContainerHistory, EndCause};
 pub use objects::{Behaviour, Container, Exec, Sandbox, Usage};
 
 /// A function that answers `ExecSync`.
@@ -200,7 +200,7 @@ impl FakeRuntime {
             .map(|c| c.id.clone())
             .collect();
         for id in &ended {
-            world.exit_because(id, End::Itself, code, reason);
+            world.exit_because(id, EndCause::Itself, code, reason);
         }
         ended.len()
     }
@@ -210,13 +210,13 @@ impl FakeRuntime {
         let mut world = self.0.world.lock();
         let ids: Vec<String> = world.sandboxes.keys().cloned().collect();
         for id in ids {
-            world.stop_sandbox(&id, End::Itself);
+            world.stop_sandbox(&id, EndCause::Itself);
         }
     }
 
     /// Ends a sandbox and its containers, as when its init process is killed.
     pub fn exit_sandbox(&self, id: &str) {
-        self.0.world.lock().stop_sandbox(id, End::Itself);
+        self.0.world.lock().stop_sandbox(id, EndCause::Itself);
     }
 
     /// Runs a sandbox of a pod as a client other than a kubelet does: only its metadata identifies
@@ -253,7 +253,7 @@ impl FakeRuntime {
         });
         let ready: Vec<String> = ready.map(|sandbox| sandbox.id.clone()).collect();
         for id in &ready {
-            world.stop_sandbox(id, End::Itself);
+            world.stop_sandbox(id, EndCause::Itself);
         }
         ready.len()
     }
@@ -266,18 +266,19 @@ impl FakeRuntime {
     /// The number of containers of a pod and name that were ever created.
     pub fn creations(&self, pod_uid: &str, name: &str) -> u32 {
         let world = self.0.world.lock();
-        let lives = world.lives.all().iter();
-        let created = lives.filter(|life| life.pod_uid == pod_uid && life.name == name);
+        let histories = world.histories.all().iter();
+        let created =
+            histories.filter(|history| history.pod_uid == pod_uid && history.name == name);
         u32::try_from(created.count()).unwrap_or(u32::MAX)
     }
 
     /// The history of every container ever created, oldest first.
-    pub fn lives(&self) -> Vec<Life> {
-        self.0.world.lock().lives.all().to_vec()
+    pub fn histories(&self) -> Vec<ContainerHistory> {
+        self.0.world.lock().histories.all().to_vec()
     }
 
-    fn note(&self, container: &str, event: Event) {
-        self.0.world.lock().lives.note(container, event);
+    fn note(&self, container: &str, event: ContainerEvent) {
+        self.0.world.lock().histories.note(container, event);
     }
 
     /// Sets how containers of a name behave. It applies to `ExecSync` and stops at once, otherwise
@@ -373,7 +374,7 @@ impl FakeRuntime {
             _ => (timeout, 137),
         };
         tokio::time::sleep(takes).await;
-        self.0.world.lock().exit(id, End::Stop, code);
+        self.0.world.lock().exit(id, EndCause::Stop, code);
     }
 
     /// Ends a started container by itself if its behaviour says so.
@@ -388,7 +389,7 @@ impl FakeRuntime {
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
             if let Some(inner) = world.upgrade() {
-                inner.world.lock().exit(&id, End::Itself, code);
+                inner.world.lock().exit(&id, EndCause::Itself, code);
             }
         });
     }

@@ -71,7 +71,7 @@ impl Container {
     }
 
     /// The state that the runtime reports.
-    pub fn told_state(&self) -> cri::ContainerState {
+    pub fn reported_state(&self) -> cri::ContainerState {
         if self.is_lost && self.runs() {
             cri::ContainerState::ContainerUnknown
         } else {

@@ -8,8 +8,10 @@ use tonic::{Request, Response, Status};
 
 use super::{
     FakeRuntime, Verb, convert,
-    lists::{Parts, container_stats, containers, metrics, parts, sandbox_stats, sandboxes},
-    lives::{End, Event},
+    history::{ContainerEvent, EndCause},
+    lists::{
+        ResponseStream, chunks, container_stats, containers, metrics, sandbox_stats, sandboxes,
+    },
     world::{Checkpoint, World},
 };
 
@@ -55,7 +57,7 @@ impl RuntimeService for FakeRuntime {
         let id = request.into_inner().pod_sandbox_id;
         self.call(Verb::StopPodSandbox, |world| {
             if let Some(id) = world.sandbox_id(&id) {
-                world.stop_sandbox(&id, End::SandboxStop);
+                world.stop_sandbox(&id, EndCause::SandboxStop);
             }
             Ok(cri::StopPodSandboxResponse {})
         })
@@ -111,7 +113,7 @@ impl RuntimeService for FakeRuntime {
         .await
     }
 
-    type StreamPodSandboxesStream = Parts<cri::StreamPodSandboxesResponse>;
+    type StreamPodSandboxesStream = ResponseStream<cri::StreamPodSandboxesResponse>;
 
     async fn stream_pod_sandboxes(
         &self,
@@ -119,7 +121,7 @@ impl RuntimeService for FakeRuntime {
     ) -> Result<Response<Self::StreamPodSandboxesStream>, Status> {
         let filter = request.into_inner().filter;
         self.call(Verb::StreamPodSandboxes, |world| {
-            Ok(parts(&sandboxes(world, filter), |pod_sandboxes| {
+            Ok(chunks(&sandboxes(world, filter), |pod_sandboxes| {
                 cri::StreamPodSandboxesResponse { pod_sandboxes }
             }))
         })
@@ -142,7 +144,10 @@ impl RuntimeService for FakeRuntime {
             })
         });
         let created = created.await?;
-        self.note(&created.get_ref().container_id, Event::Told);
+        self.note(
+            &created.get_ref().container_id,
+            ContainerEvent::CreateReturned,
+        );
         Ok(created)
     }
 
@@ -151,7 +156,7 @@ impl RuntimeService for FakeRuntime {
         request: Request<cri::StartContainerRequest>,
     ) -> Result<Response<cri::StartContainerResponse>, Status> {
         let id = request.into_inner().container_id;
-        self.note(&id, Event::StartAsked);
+        self.note(&id, ContainerEvent::StartCalled);
         let this = self.clone();
         self.call(Verb::StartContainer, |world| {
             let container = world.container(&id)?;
@@ -172,7 +177,7 @@ impl RuntimeService for FakeRuntime {
             timeout,
         } = request.into_inner();
         let timeout = Duration::from_secs(u64::try_from(timeout).unwrap_or_default());
-        self.note(&container_id, Event::StopAsked(timeout));
+        self.note(&container_id, ContainerEvent::StopCalled(timeout));
         let answer = self.0.faults.meet(Verb::StopContainer).await?;
         let id = self.0.world.lock().container_id(&container_id);
         if let Some(id) = id {
@@ -209,7 +214,7 @@ impl RuntimeService for FakeRuntime {
         .await
     }
 
-    type StreamContainersStream = Parts<cri::StreamContainersResponse>;
+    type StreamContainersStream = ResponseStream<cri::StreamContainersResponse>;
 
     async fn stream_containers(
         &self,
@@ -217,7 +222,7 @@ impl RuntimeService for FakeRuntime {
     ) -> Result<Response<Self::StreamContainersStream>, Status> {
         let filter = request.into_inner().filter;
         self.call(Verb::StreamContainers, |world| {
-            Ok(parts(&containers(world, filter), |containers| {
+            Ok(chunks(&containers(world, filter), |containers| {
                 cri::StreamContainersResponse { containers }
             }))
         })
@@ -349,7 +354,7 @@ impl RuntimeService for FakeRuntime {
         .await
     }
 
-    type StreamContainerStatsStream = Parts<cri::StreamContainerStatsResponse>;
+    type StreamContainerStatsStream = ResponseStream<cri::StreamContainerStatsResponse>;
 
     async fn stream_container_stats(
         &self,
@@ -357,7 +362,7 @@ impl RuntimeService for FakeRuntime {
     ) -> Result<Response<Self::StreamContainerStatsStream>, Status> {
         let filter = request.into_inner().filter;
         self.call(Verb::StreamContainerStats, |world| {
-            Ok(parts(&container_stats(world, filter), |container_stats| {
+            Ok(chunks(&container_stats(world, filter), |container_stats| {
                 cri::StreamContainerStatsResponse { container_stats }
             }))
         })
@@ -390,7 +395,7 @@ impl RuntimeService for FakeRuntime {
         .await
     }
 
-    type StreamPodSandboxStatsStream = Parts<cri::StreamPodSandboxStatsResponse>;
+    type StreamPodSandboxStatsStream = ResponseStream<cri::StreamPodSandboxStatsResponse>;
 
     async fn stream_pod_sandbox_stats(
         &self,
@@ -398,7 +403,7 @@ impl RuntimeService for FakeRuntime {
     ) -> Result<Response<Self::StreamPodSandboxStatsStream>, Status> {
         let filter = request.into_inner().filter;
         self.call(Verb::StreamPodSandboxStats, |world| {
-            Ok(parts(&sandbox_stats(world, filter), |pod_sandbox_stats| {
+            Ok(chunks(&sandbox_stats(world, filter), |pod_sandbox_stats| {
                 cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }
             }))
         })
@@ -433,14 +438,14 @@ impl RuntimeService for FakeRuntime {
         .await
     }
 
-    type StreamPodSandboxMetricsStream = Parts<cri::StreamPodSandboxMetricsResponse>;
+    type StreamPodSandboxMetricsStream = ResponseStream<cri::StreamPodSandboxMetricsResponse>;
 
     async fn stream_pod_sandbox_metrics(
         &self,
         _: Request<cri::StreamPodSandboxMetricsRequest>,
     ) -> Result<Response<Self::StreamPodSandboxMetricsStream>, Status> {
         self.call(Verb::StreamPodSandboxMetrics, |world| {
-            Ok(parts(&metrics(world), |pod_sandbox_metrics| {
+            Ok(chunks(&metrics(world), |pod_sandbox_metrics| {
                 cri::StreamPodSandboxMetricsResponse {
                     pod_sandbox_metrics,
                 }
@@ -451,7 +456,7 @@ impl RuntimeService for FakeRuntime {
 
     // === events, checkpoints, configuration ===
 
-    type GetContainerEventsStream = Parts<cri::ContainerEventResponse>;
+    type GetContainerEventsStream = ResponseStream<cri::ContainerEventResponse>;
 
     async fn get_container_events(
         &self,

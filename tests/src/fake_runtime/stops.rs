@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{FakeRuntime, lives::End};
+use super::{FakeRuntime, history::EndCause};
 
 /// The exit code after SIGTERM.
 const TERMINATED: i32 = 143;
@@ -17,7 +17,7 @@ impl FakeRuntime {
         tokio::spawn(async move {
             tokio::time::sleep(takes).await;
             if let Some(inner) = inner.upgrade() {
-                inner.world.lock().exit(&id, End::Stop, TERMINATED);
+                inner.world.lock().exit(&id, EndCause::Stop, TERMINATED);
             }
         });
     }

@@ -11,7 +11,7 @@ use tokio::{sync::broadcast, time::Instant};
 use tonic::Status;
 
 use super::{
-    lives::{End, Event, Life, Lives},
+    history::{ContainerEvent, ContainerHistory, EndCause, Histories},
     objects::{Behaviour, Container, Sandbox, Usage},
 };
 
@@ -41,7 +41,7 @@ pub(super) struct World {
     pub(super) group_policies: bool,
     pub(super) started_twice: Vec<String>,
     /// The history of every container ever created.
-    pub(super) lives: Lives,
+    pub(super) histories: Histories,
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
     /// Whether events are suppressed.
     pub(super) is_mute: bool,
@@ -73,7 +73,7 @@ impl World {
             user_namespaces: false,
             group_policies: false,
             started_twice: Vec::new(),
-            lives: Lives::default(),
+            histories: Histories::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             is_mute: false,
             made: 0,
@@ -190,7 +190,7 @@ impl World {
     }
 
     /// Stops a sandbox and ends its containers, which record `end` as the cause.
-    pub(super) fn stop_sandbox(&mut self, id: &str, end: End) {
+    pub(super) fn stop_sandbox(&mut self, id: &str, end: EndCause) {
         let running: Vec<String> = self.running_in(id);
         for container in running {
             self.exit(&container, end, 137);
@@ -205,7 +205,7 @@ impl World {
     }
 
     pub(super) fn remove_sandbox(&mut self, id: &str) {
-        self.stop_sandbox(id, End::SandboxStop);
+        self.stop_sandbox(id, EndCause::SandboxStop);
         let of_sandbox: Vec<String> = self
             .containers
             .values()
@@ -273,7 +273,7 @@ impl World {
         }
         let id = self.next_id();
         let spec = config.image.as_ref();
-        self.lives.begin(Life {
+        self.histories.begin(ContainerHistory {
             id: id.clone(),
             pod_uid: self.sandboxes[&in_sandbox].pod_uid().to_owned(),
             sandbox_id: in_sandbox.clone(),
@@ -328,7 +328,7 @@ impl World {
             .map(|other| format!("{name} of pod {pod}: {id} beside {}", other.id))
             .collect();
         self.started_twice.extend(twice);
-        self.lives.note(id, Event::Started);
+        self.histories.note(id, ContainerEvent::Started);
         self.open_log(id);
         self.publish(&sandbox, id, cri::ContainerEventType::ContainerStartedEvent);
         Ok(self.behaviour(&name))
@@ -357,12 +357,12 @@ impl World {
     }
 
     /// Ends a container if it is running.
-    pub(super) fn exit(&mut self, id: &str, end: End, code: i32) {
+    pub(super) fn exit(&mut self, id: &str, end: EndCause, code: i32) {
         let reason = if code == 0 { "Completed" } else { "Error" };
         self.exit_because(id, end, code, reason);
     }
 
-    pub(super) fn exit_because(&mut self, id: &str, end: End, code: i32, reason: &str) {
+    pub(super) fn exit_because(&mut self, id: &str, end: EndCause, code: i32, reason: &str) {
         let now = self.now();
         let Some(container) = self.containers.get_mut(id) else {
             return;
@@ -375,15 +375,15 @@ impl World {
         container.finished_at = now;
         container.reason = reason.to_owned();
         let sandbox = container.sandbox_id.clone();
-        self.lives.note(id, Event::Ended(end, code));
+        self.histories.note(id, ContainerEvent::Ended(end, code));
         self.publish(&sandbox, id, cri::ContainerEventType::ContainerStoppedEvent);
     }
 
     pub(super) fn remove_container(&mut self, id: &str) {
-        self.exit(id, End::Removal, 137);
+        self.exit(id, EndCause::Removal, 137);
         if let Some(container) = self.containers.get(id) {
             let sandbox = container.sandbox_id.clone();
-            self.lives.note(id, Event::Removed);
+            self.histories.note(id, ContainerEvent::Removed);
             self.publish(&sandbox, id, cri::ContainerEventType::ContainerDeletedEvent);
             self.containers.remove(id);
         }
@@ -408,7 +408,7 @@ impl World {
 
     pub(super) fn running(&self, id: &str) -> Result<&Container, Status> {
         let container = self.container(id)?;
-        if container.told_state() == cri::ContainerState::ContainerRunning {
+        if container.reported_state() == cri::ContainerState::ContainerRunning {
             Ok(container)
         } else {
             Err(Status::failed_precondition(format!(

@@ -25,7 +25,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{asked, cluster::Cluster, control_plane, node::Node};
+use e2e::{cluster::Cluster, control_plane, node::Node, test_size};
 use tokio::time::Instant;
 
 use crate::{
@@ -60,7 +60,7 @@ async fn run(cluster: Cluster, programs: Programs) {
     );
     println!("{SEED}={seed}");
     let mut site = Site::new(cluster, programs, seed).await.unwrap();
-    for round in 0..asked::amount(ROUNDS, 1) {
+    for round in 0..test_size::amount(ROUNDS, 1) {
         for killed in [
             Killed::Nobody,
             Killed::Driver,

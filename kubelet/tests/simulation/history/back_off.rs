@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{Event, Life};
+use e2e::fake_runtime::{ContainerEvent, ContainerHistory};
 use tokio::time::Instant;
 
 use super::History;
@@ -21,10 +21,12 @@ pub fn problem(history: &History<'_>) -> Option<String> {
     pods::containers(&history.subject.pod).find_map(|container| {
         let starts = history.of(&container.name).filter_map(|life| {
             let mut events = life.events.iter();
-            let asked = events.find(|(_, event)| *event == Event::StartAsked)?.0;
+            let asked = events
+                .find(|(_, event)| *event == ContainerEvent::StartCalled)?
+                .0;
             life.started().map(|_| (life, asked))
         });
-        let starts: Vec<(&Life, Instant)> = starts.collect();
+        let starts: Vec<(&ContainerHistory, Instant)> = starts.collect();
         let mut restarts = 0;
         starts.windows(2).find_map(|pair| {
             let [(last, before), (next, again)] = pair else {

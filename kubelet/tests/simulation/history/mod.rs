@@ -7,7 +7,7 @@ mod terminations;
 
 use std::{collections::BTreeMap, fmt::Write as _, ops::Range, time::Duration};
 
-use e2e::fake_runtime::Life;
+use e2e::fake_runtime::ContainerHistory;
 use tokio::time::Instant;
 
 use crate::{
@@ -24,12 +24,12 @@ struct History<'a> {
     simulation: &'a Simulation,
     subject: &'a SimulatedPod,
     /// Its containers, oldest first.
-    lives: Vec<&'a Life>,
+    lives: Vec<&'a ContainerHistory>,
 }
 
 impl<'a> History<'a> {
     /// The containers of one name, oldest first.
-    fn of(&self, name: &str) -> impl Iterator<Item = &'a Life> {
+    fn of(&self, name: &str) -> impl Iterator<Item = &'a ContainerHistory> {
         let lives = self.lives.iter().copied();
         lives.filter(move |life| life.name == name)
     }
@@ -64,8 +64,8 @@ impl<'a> History<'a> {
 
 /// The first violation of an invariant.
 pub fn problem(simulation: &Simulation) -> Option<String> {
-    let lives = simulation.node.runtime.lives();
-    let mut by_pod: BTreeMap<&str, Vec<&Life>> = BTreeMap::new();
+    let lives = simulation.node.runtime.histories();
+    let mut by_pod: BTreeMap<&str, Vec<&ContainerHistory>> = BTreeMap::new();
     for life in &lives {
         by_pod.entry(&life.pod_uid).or_default().push(life);
     }
@@ -88,7 +88,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
 pub fn describe(simulation: &Simulation, subject: &SimulatedPod) -> String {
     let begun = simulation.node.trace.begun();
     let mut told = simulation.node.trace.about(&subject.uid);
-    let lives = simulation.node.runtime.lives().into_iter();
+    let lives = simulation.node.runtime.histories().into_iter();
     for life in lives.filter(|life| life.pod_uid == subject.uid) {
         let _ = write!(
             told,

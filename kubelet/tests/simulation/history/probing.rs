@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{Event, Life};
+use e2e::fake_runtime::{ContainerEvent, ContainerHistory};
 use k8s_openapi::api::core::v1::Probe;
 use tokio::time::Instant;
 
@@ -76,11 +76,11 @@ fn periods(history: &History<'_>, name: &str, probe: &Probe, is_readiness: bool)
 }
 
 /// The runs of a command in one container.
-fn runs<'a>(life: &'a Life, command: &[String]) -> Vec<Run<'a>> {
+fn runs<'a>(life: &'a ContainerHistory, command: &[String]) -> Vec<Run<'a>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for (at, event) in &life.events {
         match event {
-            Event::CommandAsked(asked) if asked == command => match runs.last_mut() {
+            ContainerEvent::ExecCalled(asked) if asked == command => match runs.last_mut() {
                 Some(run) if run.at == *at => run.tries += 1,
                 _ => runs.push(Run {
                     id: &life.id,
@@ -89,7 +89,7 @@ fn runs<'a>(life: &'a Life, command: &[String]) -> Vec<Run<'a>> {
                     found: None,
                 }),
             },
-            Event::CommandEnded(ran, code) if ran == command => {
+            ContainerEvent::ExecEnded(ran, code) if ran == command => {
                 let run = runs.last_mut().filter(|run| run.at == *at);
                 run.into_iter().for_each(|run| run.found = Some(*code));
             }

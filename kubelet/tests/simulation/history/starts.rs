@@ -1,6 +1,6 @@
 //! Which containers are started, how often, and in which order.
 
-use e2e::fake_runtime::{Event, Life};
+use e2e::fake_runtime::{ContainerEvent, ContainerHistory};
 use k8s_openapi::api::core::v1::Container;
 use tokio::time::Instant;
 
@@ -52,8 +52,8 @@ fn run_again(
     history: &History<'_>,
     place: usize,
     container: &Container,
-    earlier: &Life,
-    later: &Life,
+    earlier: &ContainerHistory,
+    later: &ContainerHistory,
 ) -> Option<String> {
     let (begun, again) = (earlier.started()?, later.started()?);
     // A pod that came back starts from the beginning.
@@ -84,7 +84,11 @@ fn run_again(
 }
 
 /// Each creation increments the attempt, except of init containers in a new sandbox.
-fn count(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
+fn count(
+    history: &History<'_>,
+    last: &ContainerHistory,
+    next: &ContainerHistory,
+) -> Option<String> {
     let (from, to) = (last.events[0].0, next.events[0].0);
     let (place, _) = history.subject.container(&next.name)?;
     let anew = place < history.subject.init_containers() && last.sandbox_id != next.sandbox_id;
@@ -100,9 +104,14 @@ fn count(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
 
 /// The kubelet starts each container that it created, unless it never learned of the creation. A
 /// failed start counts.
-fn unused(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
+fn unused(
+    history: &History<'_>,
+    last: &ContainerHistory,
+    next: &ContainerHistory,
+) -> Option<String> {
     let (from, to) = (last.events[0].0, next.events[0].0);
-    let is_used = last.has(&Event::StartAsked) || !last.has(&Event::Told);
+    let is_used =
+        last.has(&ContainerEvent::StartCalled) || !last.has(&ContainerEvent::CreateReturned);
     let is_same = last.sandbox_id == next.sandbox_id && history.is_unbroken(from, to);
     (is_same && !is_used).then(|| {
         format!(
@@ -114,7 +123,12 @@ fn unused(history: &History<'_>, last: &Life, next: &Life) -> Option<String> {
 
 /// Everything that precedes a container in its pod precedes its start: init containers succeeded in
 /// the same sandbox, and sidecars were started there and passed their startup probes.
-fn too_early(history: &History<'_>, place: usize, life: &Life, at: Instant) -> Option<String> {
+fn too_early(
+    history: &History<'_>,
+    place: usize,
+    life: &ContainerHistory,
+    at: Instant,
+) -> Option<String> {
     let subject = history.subject;
     let init = subject.spec().init_containers.iter().flatten();
     init.take(place).find_map(|before| {
@@ -132,12 +146,12 @@ fn too_early(history: &History<'_>, place: usize, life: &Life, at: Instant) -> O
     })
 }
 
-fn has_started(sidecar: &Container, run: &Life, by: Instant) -> bool {
+fn has_started(sidecar: &Container, run: &ContainerHistory, by: Instant) -> bool {
     let Some(probe) = &sidecar.startup_probe else {
         return run.started().is_some_and(|started| started <= by);
     };
     let command = probe.exec.as_ref().and_then(|exec| exec.command.clone());
-    let found = Event::CommandEnded(command.unwrap_or_default(), 0);
+    let found = ContainerEvent::ExecEnded(command.unwrap_or_default(), 0);
     let mut events = run.events.iter();
     events.any(|(at, event)| *at <= by && *event == found)
 }

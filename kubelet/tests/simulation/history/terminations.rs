@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{End, Life};
+use e2e::fake_runtime::{ContainerHistory, EndCause};
 use tokio::time::Instant;
 
 use super::History;
@@ -25,14 +25,14 @@ pub fn problem(history: &History<'_>) -> Option<String> {
 }
 
 /// No container ends with its sandbox or is removed without having been stopped before.
-fn by_force(life: &Life) -> Option<String> {
+fn by_force(life: &ContainerHistory) -> Option<String> {
     let (_, end, _) = life.ended()?;
     let is_told = life.stops().next().is_some();
     let allowed = match end {
-        End::Itself | End::Stop => true,
+        EndCause::Itself | EndCause::Stop => true,
         // After its own stop failed, as upstream.
-        End::SandboxStop => is_told,
-        End::Removal => false,
+        EndCause::SandboxStop => is_told,
+        EndCause::Removal => false,
     };
     (!allowed).then(|| format!("attempt {} of {}: {end:?}", life.attempt, life.name))
 }
@@ -83,7 +83,7 @@ fn left(deadline: Instant, at: Instant) -> Duration {
 }
 
 /// The timeout of each stop is the rest of the grace period since the first stop.
-fn timeouts(history: &History<'_>, life: &Life) -> Option<String> {
+fn timeouts(history: &History<'_>, life: &ContainerHistory) -> Option<String> {
     let (_, container) = history.subject.container(&life.name)?;
     // A sidecar's grace period starts with that of the containers it waits for.
     let begins: Vec<Instant> = history
@@ -127,7 +127,7 @@ fn timeouts(history: &History<'_>, life: &Life) -> Option<String> {
 
 /// Sidecars of a terminating pod wait for the containers and later sidecars while the grace period
 /// lasts.
-fn out_of_turn(history: &History<'_>, life: &Life) -> Option<String> {
+fn out_of_turn(history: &History<'_>, life: &ContainerHistory) -> Option<String> {
     let subject = history.subject;
     let (place, container) = subject.container(&life.name)?;
     if !is_sidecar(container) {

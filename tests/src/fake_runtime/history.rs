@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// The history of a container.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct ContainerHistory {
     /// Its id.
     pub id: String,
     /// The UID of its pod.
@@ -20,35 +20,35 @@ pub struct Life {
     /// Its image as the pod spec names it.
     pub image: String,
     /// Its events, in order.
-    pub events: Vec<(Instant, Event)>,
+    pub events: Vec<(Instant, ContainerEvent)>,
 }
 
 /// An event of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ContainerEvent {
     /// The container was created.
     Created,
     /// The `CreateContainer` call returned its id to the caller.
-    Told,
+    CreateReturned,
     /// `StartContainer` was called; the call may have failed.
-    StartAsked,
+    StartCalled,
     /// The container started.
     Started,
     /// `StopContainer` was called with this timeout; the call may have failed.
-    StopAsked(Duration),
+    StopCalled(Duration),
     /// The container exited with this code.
-    Ended(End, i32),
+    Ended(EndCause, i32),
     /// The container was removed.
     Removed,
     /// `ExecSync` was called with this command; the call may have failed.
-    CommandAsked(Vec<String>),
+    ExecCalled(Vec<String>),
     /// A command ran and exited with this code.
-    CommandEnded(Vec<String>, i32),
+    ExecEnded(Vec<String>, i32),
 }
 
 /// What ended a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EndCause {
     /// The process itself, or the test acting as the machine.
     Itself,
     /// `StopContainer`: within the timeout, or by SIGKILL after it.
@@ -59,17 +59,17 @@ pub enum End {
     Removal,
 }
 
-impl Life {
+impl ContainerHistory {
     /// The time at which it started, if it did.
     pub fn started(&self) -> Option<Instant> {
         let mut starts = self.events.iter();
-        starts.find_map(|(at, event)| (*event == Event::Started).then_some(*at))
+        starts.find_map(|(at, event)| (*event == ContainerEvent::Started).then_some(*at))
     }
 
     /// When, why and with which exit code it ended, if it did.
-    pub fn ended(&self) -> Option<(Instant, End, i32)> {
+    pub fn ended(&self) -> Option<(Instant, EndCause, i32)> {
         self.events.iter().find_map(|(at, event)| match event {
-            Event::Ended(end, code) => Some((*at, *end, *code)),
+            ContainerEvent::Ended(end, code) => Some((*at, *end, *code)),
             _ => None,
         })
     }
@@ -83,40 +83,40 @@ impl Life {
     /// When `StopContainer` was called, and with which timeout.
     pub fn stops(&self) -> impl Iterator<Item = (Instant, Duration)> {
         self.events.iter().filter_map(|(at, event)| match event {
-            Event::StopAsked(timeout) => Some((*at, *timeout)),
+            ContainerEvent::StopCalled(timeout) => Some((*at, *timeout)),
             _ => None,
         })
     }
 
     /// Whether this event happened.
-    pub fn has(&self, event: &Event) -> bool {
+    pub fn has(&self, event: &ContainerEvent) -> bool {
         self.events.iter().any(|(_, happened)| happened == event)
     }
 }
 
 /// The histories of all containers, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
-    all: Vec<Life>,
+pub(super) struct Histories {
+    all: Vec<ContainerHistory>,
     by_id: BTreeMap<String, usize>,
 }
 
-impl Lives {
-    pub(super) fn begin(&mut self, life: Life) {
-        let id = life.id.clone();
+impl Histories {
+    pub(super) fn begin(&mut self, history: ContainerHistory) {
+        let id = history.id.clone();
         self.by_id.insert(id.clone(), self.all.len());
-        self.all.push(life);
-        self.note(&id, Event::Created);
+        self.all.push(history);
+        self.note(&id, ContainerEvent::Created);
     }
 
     /// Records an event of a container.
-    pub(super) fn note(&mut self, id: &str, event: Event) {
+    pub(super) fn note(&mut self, id: &str, event: ContainerEvent) {
         if let Some(index) = self.by_id.get(id) {
             self.all[*index].events.push((Instant::now(), event));
         }
     }
 
-    pub(super) fn all(&self) -> &[Life] {
+    pub(super) fn all(&self) -> &[ContainerHistory] {
         &self.all
     }
 }
