@@ -125,8 +125,8 @@ impl Server {
 
     /// Serves a connection until it ends or the server becomes unavailable.
     async fn connection(self: Arc<Self>, stream: TcpStream, tls: &TlsAcceptor) {
-        let mut cuts = self.cuts.subscribe();
-        let begun = cuts.borrow_and_update().broken;
+        let mut interruptions = self.interruptions.subscribe();
+        let begun = interruptions.borrow_and_update().broken;
         let Ok(stream) = tls.accept(stream).await else {
             return;
         };
@@ -146,7 +146,7 @@ impl Server {
         });
         let builder = auto::Builder::new(TokioExecutor::new());
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-        let broken = cuts.wait_for(|cuts| cuts.broken != begun);
+        let broken = interruptions.wait_for(|interruptions| interruptions.broken != begun);
         tokio::select! {
             biased;
             _ = broken => {}
@@ -170,7 +170,7 @@ impl Server {
                 .map(|(caller, _)| caller)
                 .ok_or_else(ApiError::unauthorized);
         }
-        if self.switches.lock().policy.is_anonymous_allowed() {
+        if self.settings.lock().policy.is_anonymous_allowed() {
             return Ok(Caller::anonymous());
         }
         Err(ApiError::unauthorized())

@@ -49,7 +49,7 @@ impl Server {
         let target = Target::parse(&path).map(|target| self.served(target?));
         let record = record(&request, &path, target.as_ref(), &query, &caller);
         self.records.lock().push(record.clone());
-        let interceptor = self.switches.lock().interceptor.clone();
+        let interceptor = self.settings.lock().interceptor.clone();
         let broken = || io::Error::new(io::ErrorKind::ConnectionReset, "connection broken");
         let verdict = interceptor.map_or(Verdict::Pass, |decide| decide(&record));
         let is_lost = matches!(verdict, Verdict::Lose);
@@ -99,7 +99,7 @@ impl Server {
             }
             None => attributes.path.clone_from(&record.path),
         }
-        let policy = self.switches.lock().policy.clone();
+        let policy = self.settings.lock().policy.clone();
         let mut reason = String::new();
         if policy.allows(caller, &attributes) {
             let node = node_authorizer::node_of(caller).filter(|_| policy.authorizes_nodes());
@@ -139,8 +139,8 @@ impl Server {
 
     /// The target, if the server serves its resource.
     fn served(&self, target: Target) -> Result<Target, ApiError> {
-        let switches = self.switches.lock();
-        if switches.served.contains(&target.resource) {
+        let settings = self.settings.lock();
+        if settings.served.contains(&target.resource) {
             Ok(target)
         } else {
             Err(ApiError::no_such_path())
@@ -152,7 +152,7 @@ impl Server {
         if matches!(path, "/healthz" | "/livez" | "/readyz") {
             return Ok(Response::new(whole("ok")));
         }
-        let served = self.switches.lock().served.clone();
+        let served = self.settings.lock().served.clone();
         if let Some(all) = discovery::aggregated(&served, path, accept) {
             let body = whole(all.to_string());
             return answer(StatusCode::OK, discovery::AGGREGATED, body);

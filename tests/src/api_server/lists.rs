@@ -90,12 +90,12 @@ fn too_large(wanted: u64, newest: u64) -> ApiError {
     error
 }
 
-struct Last {
+struct ContinueKey {
     namespace: String,
     name: String,
 }
 
-impl Last {
+impl ContinueKey {
     fn key(&self, target: &Target) -> Key {
         Key::new(target.resource, &self.namespace, &self.name)
     }
@@ -106,11 +106,11 @@ fn write_continue(revision: u64, last: &Key) -> String {
     URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
-fn read_continue(token: &str) -> Result<(u64, Last), ApiError> {
+fn read_continue(token: &str) -> Result<(u64, ContinueKey), ApiError> {
     let bad = || ApiError::bad_request("continue key is not valid");
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| bad())?;
     let token: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
-    let last = Last {
+    let last = ContinueKey {
         namespace: text(&token, "/namespace").to_owned(),
         name: text(&token, "/name").to_owned(),
     };

@@ -25,7 +25,7 @@ const WINDOW: i64 = 3000;
 type Owner = [String; 3];
 
 /// The measurements by node and owner.
-pub(super) type Measured = BTreeMap<String, BTreeMap<Owner, Measurement>>;
+pub(super) type MeasurementsByNode = BTreeMap<String, BTreeMap<Owner, Measurement>>;
 
 /// A sample of the usage that a kubelet reports.
 type Sample = BTreeMap<Owner, Usage>;

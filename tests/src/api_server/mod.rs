@@ -60,7 +60,7 @@ pub(crate) use signing::Authority;
 
 use request::Target;
 use storage::{Key, Storage};
-use watch::Cuts;
+use watch::Interruptions;
 
 /// A test's decision about a request, before the server handles it.
 #[derive(Debug, Clone)]
@@ -88,19 +88,19 @@ pub struct ApiServer(Arc<Server>);
 struct Server {
     storage: Mutex<Storage>,
     /// Wakes watches in the order in which they wait, so that simulations are reproducible.
-    news: Notify,
+    changed: Notify,
     /// The reference count is one more than the number of watches.
     watching: Arc<()>,
-    cuts: Sender<Cuts>,
+    interruptions: Sender<Interruptions>,
     clock: Clock,
     records: Mutex<Vec<Record>>,
     refusals: Mutex<Vec<String>>,
-    measured: Mutex<metrics::Measured>,
-    switches: Mutex<Switches>,
+    measured: Mutex<metrics::MeasurementsByNode>,
+    settings: Mutex<Settings>,
     authority: Authority,
 }
 
-struct Switches {
+struct Settings {
     available: bool,
     interceptor: Option<Arc<Interceptor>>,
     schedule: bool,
@@ -126,14 +126,14 @@ impl ApiServer {
         let authority = Authority::new(&clock).map_err(ApiError::internal)?;
         let server = Self(Arc::new(Server {
             storage: Mutex::default(),
-            news: Notify::new(),
+            changed: Notify::new(),
             watching: Arc::default(),
-            cuts: Sender::new(Cuts::default()),
+            interruptions: Sender::new(Interruptions::default()),
             clock,
             records: Mutex::default(),
             refusals: Mutex::default(),
             measured: Mutex::default(),
-            switches: Mutex::new(Switches {
+            settings: Mutex::new(Settings {
                 available: true,
                 interceptor: None,
                 schedule: false,
@@ -291,7 +291,7 @@ impl ApiServer {
     /// The resource does not exist in this version.
     pub fn serve(&self, api_version: &str, plural: &str, serve: bool) -> Result<(), ApiError> {
         let told = target(api_version, plural, "", None)?.resource;
-        let served = &mut self.0.switches.lock().served;
+        let served = &mut self.0.settings.lock().served;
         let all = resources::RESOURCES.iter();
         *served = all
             .filter(|one| {
@@ -322,28 +322,28 @@ impl ApiServer {
 
     /// Ends all watches cleanly, as after their timeout.
     pub fn end_watches(&self) {
-        self.0.cut(|cuts| cuts.ended += 1);
+        self.0.interrupt(|interruptions| interruptions.ended += 1);
     }
 
     /// Sets whether the server is available. While it is not, open connections break and new ones
     /// are refused; its data is kept.
     pub fn set_available(&self, available: bool) {
-        self.0.switches.lock().available = available;
+        self.0.settings.lock().available = available;
         if !available {
-            self.0.cut(|cuts| cuts.broken += 1);
+            self.0.interrupt(|interruptions| interruptions.broken += 1);
         }
     }
 
     /// Sets the interceptor that decides about every request; `None` lets all pass.
     pub fn intercept(&self, interceptor: Option<Arc<Interceptor>>) {
-        self.0.switches.lock().interceptor = interceptor;
+        self.0.settings.lock().interceptor = interceptor;
     }
 
     /// Turns the scheduler on or off; it is off by default. It binds each pod without a node to a
     /// ready and schedulable node whose taints the pod tolerates and which the pod selects, as soon
     /// as there is one. It also taints nodes by their conditions and when they are cordoned.
     pub fn run_scheduler(&self, run: bool) {
-        self.0.switches.lock().schedule = run;
+        self.0.settings.lock().schedule = run;
         let mut storage = self.0.storage.lock();
         if run {
             self.0.schedule(&mut storage);
@@ -354,24 +354,24 @@ impl ApiServer {
     /// Sets the certificate authority (PEM) that must have signed the serving certificates of
     /// kubelets. With `None`, the default, they are not verified.
     pub fn verify_kubelets(&self, authority: Option<&str>) {
-        self.0.switches.lock().kubelet_authority = authority.map(str::to_owned);
+        self.0.settings.lock().kubelet_authority = authority.map(str::to_owned);
     }
 
     /// Sets whether certificate signing requests of kubelets are approved automatically; by default
     /// they are.
     pub fn approve_certificates(&self, approve: bool) {
-        self.0.switches.lock().approve = approve;
+        self.0.settings.lock().approve = approve;
     }
 
     /// Sets whether new pods get a volume with the token of their service account, as on a real
     /// server; by default they do not.
     pub fn mount_tokens(&self, mount: bool) {
-        self.0.switches.lock().mount_tokens = mount;
+        self.0.settings.lock().mount_tokens = mount;
     }
 
     /// Changes the policy, which decides who is known and who may do what.
     pub fn with_policy<T>(&self, change: impl FnOnce(&mut Policy) -> T) -> T {
-        change(&mut self.0.switches.lock().policy)
+        change(&mut self.0.settings.lock().policy)
     }
 
     /// Every request so far, in order.
@@ -410,12 +410,12 @@ impl ApiServer {
 impl Server {
     /// Notifies watches of changes.
     fn publish(&self) {
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
     }
 
-    fn cut(&self, cut: impl FnOnce(&mut Cuts)) {
-        self.cuts.send_modify(cut);
-        self.news.notify_waiters();
+    fn interrupt(&self, change: impl FnOnce(&mut Interruptions)) {
+        self.interruptions.send_modify(change);
+        self.changed.notify_waiters();
     }
 
     /// Applies admission to a new object.
@@ -431,7 +431,7 @@ impl Server {
         }
         let annotations = &object["metadata"]["annotations"];
         if !annotations["kubernetes.io/config.mirror"].is_string() {
-            let mount = self.switches.lock().mount_tokens;
+            let mount = self.settings.lock().mount_tokens;
             tokens::admit_pod(storage, namespace, object, &self.clock, mount)?;
         }
         Ok(())
@@ -440,11 +440,11 @@ impl Server {
     /// Runs the controllers after a write.
     fn after_write(&self, storage: &mut Storage, resource: &'static Resource, key: &Key) {
         if resource.kind == "CertificateSigningRequest" {
-            let approve = self.switches.lock().approve;
+            let approve = self.settings.lock().approve;
             signing::follow(storage, key, &self.authority, &self.clock, approve);
         }
         if matches!(resource.kind, "Pod" | "Node") {
-            let schedule = self.switches.lock().schedule;
+            let schedule = self.settings.lock().schedule;
             if schedule {
                 self.schedule(storage);
             }
@@ -456,7 +456,7 @@ impl Server {
 
     /// Fails if the server is unavailable.
     fn check_available(&self) -> io::Result<()> {
-        if self.switches.lock().available {
+        if self.settings.lock().available {
             Ok(())
         } else {
             Err(io::Error::new(

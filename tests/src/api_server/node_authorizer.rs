@@ -18,7 +18,7 @@ pub(super) fn node_of(caller: &Caller) -> Option<&str> {
 }
 
 /// A request of a node.
-struct Asked<'a> {
+struct NodeRequest<'a> {
     storage: &'a Storage,
     node: &'a str,
     verb: &'a str,
@@ -37,7 +37,7 @@ pub(super) fn authorize(
 ) -> Result<(), String> {
     // A list or watch that selects a name is authorized like a read of that object.
     let selected = selector(query, "metadata.name");
-    let asked = Asked {
+    let node_request = NodeRequest {
         storage,
         node,
         verb,
@@ -49,63 +49,65 @@ pub(super) fn authorize(
     let plural = resource.plural;
     match (resource.group, plural, target.subresource.as_str()) {
         ("", "secrets" | "configmaps", "") => {
-            asked.verbs(&["get", "list", "watch"])?;
-            asked.referred(plural)
+            node_request.verbs(&["get", "list", "watch"])?;
+            node_request.referred(plural)
         }
         ("", "persistentvolumeclaims", "status") => {
-            asked.verbs(&["update", "patch"])?;
-            asked.referred(plural)
+            node_request.verbs(&["update", "patch"])?;
+            node_request.referred(plural)
         }
         ("", "persistentvolumeclaims" | "persistentvolumes", "")
         | ("storage.k8s.io", "volumeattachments", "")
         | ("", "serviceaccounts", "") => {
-            asked.verbs(&["get"])?;
-            asked.referred(plural)
+            node_request.verbs(&["get"])?;
+            node_request.referred(plural)
         }
         ("", "serviceaccounts", "token") => {
-            asked.verbs(&["create"])?;
-            asked.referred(plural)
+            node_request.verbs(&["create"])?;
+            node_request.referred(plural)
         }
-        ("", "pods", "") => asked.pods(),
+        ("", "pods", "") => node_request.pods(),
         ("", "pods", "status") => {
-            asked.verbs(&["update", "patch"])?;
-            asked.own_pod()
+            node_request.verbs(&["update", "patch"])?;
+            node_request.own_pod()
         }
         ("", "pods", "eviction") => {
-            asked.verbs(&["create"])?;
-            asked.own_pod()
+            node_request.verbs(&["create"])?;
+            node_request.own_pod()
         }
         ("", "nodes", "") => {
-            asked.verbs(&["get", "list", "watch", "create", "update", "patch"])?;
-            asked.own_name()
+            node_request.verbs(&["get", "list", "watch", "create", "update", "patch"])?;
+            node_request.own_name()
         }
         ("", "nodes", "status") => {
-            asked.verbs(&["update", "patch"])?;
-            asked.own_name()
+            node_request.verbs(&["update", "patch"])?;
+            node_request.own_name()
         }
         ("storage.k8s.io", "csinodes", "") => {
-            asked.verbs(&["get", "create", "update", "patch", "delete"])?;
-            asked.own_name()
+            node_request.verbs(&["get", "create", "update", "patch", "delete"])?;
+            node_request.own_name()
         }
         ("coordination.k8s.io", "leases", "") => {
-            asked.verbs(&["get", "create", "update", "patch", "delete"])?;
-            if asked.namespace != "kube-node-lease" {
+            node_request.verbs(&["get", "create", "update", "patch", "delete"])?;
+            if node_request.namespace != "kube-node-lease" {
                 return Err("can only access leases in the \"kube-node-lease\" namespace".into());
             }
-            asked.own_name()
+            node_request.own_name()
         }
         ("", "services", "")
         | ("storage.k8s.io", "csidrivers", "")
         | ("node.k8s.io", "runtimeclasses", "")
         | ("certificates.k8s.io", "clustertrustbundles", "") => {
-            asked.verbs(&["get", "list", "watch"])
+            node_request.verbs(&["get", "list", "watch"])
         }
-        ("" | "events.k8s.io", "events", "") => asked.verbs(&["create", "update", "patch"]),
+        ("" | "events.k8s.io", "events", "") => node_request.verbs(&["create", "update", "patch"]),
         ("certificates.k8s.io", "certificatesigningrequests", "") => {
-            asked.verbs(&["create", "get", "list", "watch"])
+            node_request.verbs(&["create", "get", "list", "watch"])
         }
-        ("authentication.k8s.io" | "authorization.k8s.io", _, "") => asked.verbs(&["create"]),
-        _ => asked.verbs(&[]),
+        ("authentication.k8s.io" | "authorization.k8s.io", _, "") => {
+            node_request.verbs(&["create"])
+        }
+        _ => node_request.verbs(&[]),
     }
 }
 
@@ -127,7 +129,7 @@ pub(super) fn admit(node: &str, target: &Target, object: &Value) -> Result<(), S
     }
 }
 
-impl Asked<'_> {
+impl NodeRequest<'_> {
     fn verbs(&self, allowed: &[&str]) -> Result<(), String> {
         if allowed.contains(&self.verb) {
             return Ok(());
@@ -235,7 +237,7 @@ impl Asked<'_> {
 
     /// The persistent volumes of the claims of the node's pods.
     fn own_volumes(&self) -> impl Iterator<Item = Value> {
-        let all = Asked {
+        let all = NodeRequest {
             namespace: "",
             ..*self
         };

@@ -73,7 +73,7 @@ impl Server {
                 ..Attributes::default()
             }
         };
-        let policy = self.switches.lock().policy.clone();
+        let policy = self.settings.lock().policy.clone();
         let allowed = policy.allows(subject, &attributes);
         json!({"allowed": allowed})
     }

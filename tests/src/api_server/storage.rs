@@ -39,7 +39,7 @@ impl Key {
 
 /// The type of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
+pub enum ChangeType {
     /// The object was created.
     Added,
     /// The object was modified.
@@ -54,7 +54,7 @@ pub struct Change {
     /// The revision of the change.
     pub revision: u64,
     /// The type of the change.
-    pub done: Done,
+    pub change_type: ChangeType,
     /// The key of the object.
     pub key: Key,
     /// The object after the change; the last state of a deleted object.
@@ -138,12 +138,12 @@ impl Storage {
         stamp(&mut object, self.revision);
         let object = Arc::new(object);
         let previous = self.objects.insert(key.clone(), Arc::clone(&object));
-        let done = if previous.is_some() {
-            Done::Modified
+        let change_type = if previous.is_some() {
+            ChangeType::Modified
         } else {
-            Done::Added
+            ChangeType::Added
         };
-        self.record(done, key, Arc::clone(&object), previous);
+        self.record(change_type, key, Arc::clone(&object), previous);
         object
     }
 
@@ -155,7 +155,7 @@ impl Storage {
         stamp(&mut object, self.revision);
         let object = Arc::new(object);
         self.record(
-            Done::Deleted,
+            ChangeType::Deleted,
             key.clone(),
             Arc::clone(&object),
             Some(previous),
@@ -176,10 +176,16 @@ impl Storage {
         Ok(self.changes.range(first..))
     }
 
-    fn record(&mut self, done: Done, key: Key, object: Arc<Value>, previous: Option<Arc<Value>>) {
+    fn record(
+        &mut self,
+        change_type: ChangeType,
+        key: Key,
+        object: Arc<Value>,
+        previous: Option<Arc<Value>>,
+    ) {
         self.changes.push_back(Change {
             revision: self.revision,
-            done,
+            change_type,
             key,
             object,
             previous,
@@ -212,12 +218,15 @@ mod tests {
         storage.put(key("b", "x"), json!({"metadata": {}}));
         let gone = storage.remove(&key("a", "x")).unwrap();
         assert_eq!(gone["metadata"]["resourceVersion"], "3");
-        let done: Vec<_> = storage
+        let change_type: Vec<_> = storage
             .changes_after(1)
             .unwrap()
-            .map(|change| (change.revision, change.done))
+            .map(|change| (change.revision, change.change_type))
             .collect();
-        assert_eq!(done, [(2, Done::Added), (3, Done::Deleted)]);
+        assert_eq!(
+            change_type,
+            [(2, ChangeType::Added), (3, ChangeType::Deleted)]
+        );
         let pods = find("", "v1", "pods").unwrap();
         assert_eq!(storage.list(pods, None).len(), 1);
         assert_eq!(storage.list(pods, Some("a")).len(), 0);

@@ -101,7 +101,7 @@ impl Server {
         token: &str,
         audiences: &[String],
     ) -> Option<(Caller, Vec<String>)> {
-        if let Some(caller) = self.switches.lock().policy.caller_of(token) {
+        if let Some(caller) = self.settings.lock().policy.caller_of(token) {
             return Some((caller, audiences.to_vec()));
         }
         let claims = verify(token)?;

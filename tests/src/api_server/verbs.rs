@@ -108,7 +108,7 @@ impl Server {
         place(target, &mut object)?;
         self.name(resource, &mut object)?;
         let name = text(&object, "/metadata/name").to_owned();
-        if self.switches.lock().policy.authorizes_nodes()
+        if self.settings.lock().policy.authorizes_nodes()
             && let Some(node) = node_authorizer::node_of(caller)
         {
             node_authorizer::admit(node, target, &object)

@@ -14,7 +14,7 @@ use super::{
     event_versions::to_shown,
     request::{Query, Target},
     selectors::Selectors,
-    storage::{Change, Done},
+    storage::{Change, ChangeType},
     verbs::too_old,
 };
 
@@ -25,7 +25,7 @@ const LASTS: Duration = Duration::from_secs(45 * 60);
 
 /// Counters that end watches when they change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Cuts {
+pub(super) struct Interruptions {
     /// How often all watches were ended cleanly.
     pub(super) ended: u64,
     /// How often all connections were broken.
@@ -33,13 +33,13 @@ pub(super) struct Cuts {
 }
 
 /// The formatter of objects in a watch.
-pub(super) type Show = Arc<dyn Fn(Value) -> Value + Send + Sync>;
+pub(super) type ObjectFormatter = Arc<dyn Fn(Value) -> Value + Send + Sync>;
 
 struct Watch {
     server: Arc<Server>,
     target: Target,
     selectors: Selectors,
-    show: Show,
+    show: ObjectFormatter,
     revision: u64,
     pending: VecDeque<Value>,
     bookmarks: bool,
@@ -48,7 +48,7 @@ struct Watch {
     next_bookmark: Instant,
     deadline: Instant,
     /// The counters at the start; earlier cuts do not end the watch.
-    begun: Cuts,
+    begun: Interruptions,
     _watching: Arc<()>,
     over: bool,
 }
@@ -59,7 +59,7 @@ impl Server {
         self: &Arc<Self>,
         target: &Target,
         query: &Query,
-        show: Show,
+        show: ObjectFormatter,
     ) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + use<>, ApiError> {
         let selectors = target.selectors(query)?;
         let initial = query.truth("sendInitialEvents");
@@ -85,7 +85,7 @@ impl Server {
             ends_beginning: false,
             next_bookmark: Instant::now() + BOOKMARK_EVERY,
             deadline: Instant::now() + lasts.unwrap_or(LASTS),
-            begun: *self.cuts.borrow(),
+            begun: *self.interruptions.borrow(),
             _watching: Arc::clone(&self.watching),
             over: false,
         };
@@ -135,10 +135,10 @@ impl Watch {
         let server = Arc::clone(&self.server);
         loop {
             // Changes from here on wake this watch, so none is missed.
-            let mut news = pin!(server.news.notified());
-            news.as_mut().enable();
-            let cuts = *server.cuts.borrow();
-            if cuts.broken != self.begun.broken {
+            let mut changed = pin!(server.changed.notified());
+            changed.as_mut().enable();
+            let interruptions = *server.interruptions.borrow();
+            if interruptions.broken != self.begun.broken {
                 if self.over {
                     return None;
                 }
@@ -146,7 +146,7 @@ impl Watch {
                 let error = io::Error::new(io::ErrorKind::ConnectionReset, "connection broken");
                 return Some((Err(error), self));
             }
-            if cuts.ended != self.begun.ended {
+            if interruptions.ended != self.begun.ended {
                 return None;
             }
             if let Some(event) = self.pending.pop_front() {
@@ -167,7 +167,7 @@ impl Watch {
             };
             let timed = tokio::select! {
                 biased;
-                () = news => false,
+                () = changed => false,
                 () = sleep_until(wake) => true,
             };
             if timed {
@@ -212,7 +212,7 @@ impl Watch {
         }
         let selected = |object: &Value| self.selectors.match_object(object);
         let before = change.previous.as_deref().is_some_and(selected);
-        let after = change.done != Done::Deleted && selected(&change.object);
+        let after = change.change_type != ChangeType::Deleted && selected(&change.object);
         match (before, after) {
             (false, false) => None,
             (false, true) => Some(self.event("ADDED", &change.object)),

@@ -86,7 +86,7 @@ impl Server {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
-        let authority = self.switches.lock().kubelet_authority.clone();
+        let authority = self.settings.lock().kubelet_authority.clone();
         let builder = match authority {
             Some(pem) => {
                 let mut roots = RootCertStore::empty();

@@ -17,7 +17,7 @@ use crate::api_server::{
 };
 
 /// A kubelet's upgrade: the headers of its response, and the connection.
-pub(super) struct Switched {
+pub(super) struct KubeletUpgrade {
     pub(super) headers: HeaderMap,
     pub(super) connection: OnUpgrade,
 }
@@ -53,7 +53,7 @@ impl Server {
         location: &Location,
         method: Method,
         mut headers: HeaderMap,
-    ) -> Result<Result<Switched, Response<ResponseBody>>, ApiError> {
+    ) -> Result<Result<KubeletUpgrade, Response<ResponseBody>>, ApiError> {
         headers.remove(header::AUTHORIZATION);
         headers.remove(header::CONTENT_LENGTH);
         let mut request = Request::new(Full::new(Bytes::new()));
@@ -68,7 +68,7 @@ impl Server {
         if status == StatusCode::SWITCHING_PROTOCOLS {
             let connection = hyper::upgrade::on(&mut response);
             let headers = response.into_parts().0.headers;
-            return Ok(Ok(Switched {
+            return Ok(Ok(KubeletUpgrade {
                 headers,
                 connection,
             }));
@@ -83,11 +83,11 @@ impl Server {
 
     /// Runs a future until it completes or the server becomes unavailable.
     pub(super) async fn while_available(self: Arc<Self>, doing: impl Future<Output = ()>) {
-        let mut cuts = self.cuts.subscribe();
-        let begun = cuts.borrow_and_update().broken;
+        let mut interruptions = self.interruptions.subscribe();
+        let begun = interruptions.borrow_and_update().broken;
         tokio::select! {
             biased;
-            _ = cuts.wait_for(|cuts| cuts.broken != begun) => {}
+            _ = interruptions.wait_for(|interruptions| interruptions.broken != begun) => {}
             () = doing => {}
         }
     }

@@ -20,7 +20,7 @@ use super::{
     request::Query,
     resources::Resource,
     strategy::{remove, text},
-    watch::Show,
+    watch::ObjectFormatter,
 };
 
 /// The format of a response, from the `Accept` header.
@@ -124,7 +124,7 @@ impl Form {
         self,
         resource: &'static Resource,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
-    ) -> Show {
+    ) -> ObjectFormatter {
         let first = AtomicBool::new(true);
         Arc::new(move |object| {
             let mut shown = self.one(resource, object, now());
