@@ -30,7 +30,7 @@ pub struct Cri {
 
 /// What a client received from a command that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct CommandResult {
     /// Its standard output.
     pub out: String,
     /// Its standard error.
@@ -41,7 +41,7 @@ pub struct Ended {
     pub message: String,
 }
 
-impl Ended {
+impl CommandResult {
     /// Reads the output of a command until it ends. Both streams are read concurrently: over
     /// WebSocket, an unread stream blocks the other.
     pub async fn of(command: Command) -> Result<Self> {

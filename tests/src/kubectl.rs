@@ -25,7 +25,7 @@ pub struct Kubectl {
 
 /// The result of a `kubectl` command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct KubectlOutput {
     /// Its exit code.
     pub code: Option<i32>,
     /// Its standard output.
@@ -84,9 +84,9 @@ impl Kubectl {
     }
 
     /// Runs a command until it ends.
-    pub async fn run(&self, arguments: &[&str]) -> Result<Ended> {
+    pub async fn run(&self, arguments: &[&str]) -> Result<KubectlOutput> {
         let output = self.start(arguments)?.wait_with_output().await?;
-        Ok(Ended::from(output))
+        Ok(KubectlOutput::from(output))
     }
 
     /// Runs a command that must succeed. Returns its output.
@@ -104,7 +104,7 @@ impl Kubectl {
     }
 }
 
-impl From<Output> for Ended {
+impl From<Output> for KubectlOutput {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code(),

@@ -7,7 +7,7 @@ use std::{fs, time::Duration};
 use cri_proto::runtime::v1 as cri;
 use cri_streaming::{RequestedStreams, client::Transport};
 use e2e::{
-    cri::{Cri, Ended},
+    cri::{CommandResult, Cri},
     node::Node,
 };
 use tonic::{Code, Request};
@@ -209,12 +209,12 @@ async fn exec(
     command: &[&str],
     requested: RequestedStreams,
     over: Transport,
-) -> Ended {
+) -> CommandResult {
     let command = cri
         .exec_streams(id, command, requested, over)
         .await
         .unwrap();
-    Ended::of(command).await.unwrap()
+    CommandResult::of(command).await.unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

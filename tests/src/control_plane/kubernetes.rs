@@ -75,13 +75,13 @@ pub(super) struct Kubernetes {
     clock: Clock,
     /// In start order.
     running: Mutex<Vec<Process>>,
-    _etcd: Ended,
+    _etcd: KillOnDrop,
 }
 
 /// A process that is killed on drop: its data need not survive.
-struct Ended(Option<Process>);
+struct KillOnDrop(Option<Process>);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(process) = self.0.take() {
             let _ = process.kill();
@@ -109,7 +109,7 @@ impl Kubernetes {
             authority,
             clock,
             running: Mutex::default(),
-            _etcd: Ended(Some(etcd)),
+            _etcd: KillOnDrop(Some(etcd)),
         };
         this.write_identities()?;
         Ok(this)

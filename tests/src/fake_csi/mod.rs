@@ -256,33 +256,33 @@ impl FakeCsi {
         if self.0.volumes.lock().deleted.contains(call.volume()) {
             return Err(Status::not_found("no such volume"));
         }
-        let doing = Doing::begin(self, call.clone())?;
+        let pending = PendingCall::begin(self, call.clone())?;
         match fault {
-            None => done(doing.finish(work)),
+            None => done(pending.finish(work)),
             Some(Fault::Delay(time)) => {
                 sleep(time).await;
-                done(doing.finish(work))
+                done(pending.finish(work))
             }
             Some(Fault::Fail(status)) => Err(status),
             Some(Fault::Hang) => {
-                doing.hang();
+                pending.hang();
                 tokio::spawn(async move {
                     sleep(HANG).await;
-                    doing.finish(work)
+                    pending.finish(work)
                 });
                 pending().await
             }
             Some(Fault::Disconnect) => {
-                drop(doing);
+                drop(pending);
                 self.0.connections.cut();
                 pending().await
             }
             Some(Fault::LoseAnswer) => {
-                done::<T>(doing.finish(work))?;
+                done::<T>(pending.finish(work))?;
                 self.0.connections.cut();
                 pending().await
             }
-            Some(Fault::Forget) => done(doing.finish(move |volumes| {
+            Some(Fault::Forget) => done(pending.finish(move |volumes| {
                 volumes.forget(call.volume(), Path::new(call.path()));
                 Ok(())
             })),
@@ -305,12 +305,12 @@ impl FakeCsi {
 }
 
 /// A call in progress for a volume.
-struct Doing {
+struct PendingCall {
     driver: FakeCsi,
     call: Call,
 }
 
-impl Doing {
+impl PendingCall {
     fn begin(driver: &FakeCsi, call: Call) -> Result<Self, Status> {
         let mut volumes = driver.0.volumes.lock();
         let begun = volumes.begin(call.volume(), call.verb(), call.path());
@@ -331,7 +331,7 @@ impl Doing {
     }
 }
 
-impl Drop for Doing {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         let (call, mut volumes) = (&self.call, self.driver.0.volumes.lock());
         volumes.end(call.volume(), call.verb(), call.path());

@@ -10,4 +10,4 @@ mod log_links;
 mod lone_kubelet;
 mod nfs_servers;
 mod program_arguments;
-mod strangers;
+mod unauthenticated;

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 pub const SOON: Duration = Duration::from_secs(60);
 
 /// Runs a row; fails if the outcome is wrong.
-pub type Doing = for<'a> fn(&'a Cluster) -> LocalBoxFuture<'a, Result<()>>;
+pub type RowTest = for<'a> fn(&'a Cluster) -> LocalBoxFuture<'a, Result<()>>;
 
 /// A row.
 #[derive(Clone)]
 pub struct Row {
     /// What the row tests.
     pub name: &'static str,
-    pub run: Doing,
+    pub run: RowTest,
 }
 
 /// Runs all rows, and fails with all that failed.

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use e2e::kubectl::Ended;
+use e2e::kubectl::KubectlOutput;
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
@@ -23,7 +23,12 @@ async fn cluster() -> (Cluster, Kubelet) {
 }
 
 /// Runs a command with this input, with or without WebSocket.
-async fn run(cluster: &Cluster, websockets: &str, arguments: &[&str], input: &str) -> Ended {
+async fn run(
+    cluster: &Cluster,
+    websockets: &str,
+    arguments: &[&str],
+    input: &str,
+) -> KubectlOutput {
     let mut child = cluster
         .kubectl
         .command(arguments)
@@ -35,7 +40,7 @@ async fn run(cluster: &Cluster, websockets: &str, arguments: &[&str], input: &st
     stdin.write_all(input.as_bytes()).await.unwrap();
     drop(stdin);
     let output = tokio::time::timeout(SOON, child.wait_with_output()).await;
-    Ended::from(output.unwrap().unwrap())
+    KubectlOutput::from(output.unwrap().unwrap())
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::{
     row::{Row, at_least, row},
-    run::Subject,
+    run::PodUnderTest,
 };
 
 /// How often the kubelet is killed.
@@ -156,7 +156,7 @@ fn assert_begins_before_its_containers(status: &Value) {
     assert!(begun <= started, "begun at {begun}, started at {started}");
 }
 
-async fn lives(subjects: &mut [Subject<'_>]) -> BTreeMap<String, Life> {
+async fn lives(subjects: &mut [PodUnderTest<'_>]) -> BTreeMap<String, Life> {
     let mut lives = BTreeMap::new();
     for subject in subjects {
         subject.look().await.unwrap();
@@ -170,7 +170,8 @@ pub async fn nothing_changes(node: &mut Node) {
     let rows = pods();
     let before = {
         let node = &*node;
-        let mut subjects: Vec<Subject<'_>> = rows.iter().map(|r| Subject::of(node, r)).collect();
+        let mut subjects: Vec<PodUnderTest<'_>> =
+            rows.iter().map(|r| PodUnderTest::of(node, r)).collect();
         for (row, subject) in rows.iter().zip(&mut subjects) {
             subject.begin(row).unwrap();
         }
@@ -186,7 +187,8 @@ pub async fn nothing_changes(node: &mut Node) {
             .await
             .unwrap();
         let node = &*node;
-        let mut subjects: Vec<Subject<'_>> = rows.iter().map(|r| Subject::of(node, r)).collect();
+        let mut subjects: Vec<PodUnderTest<'_>> =
+            rows.iter().map(|r| PodUnderTest::of(node, r)).collect();
         for (row, subject) in rows.iter().zip(&mut subjects) {
             subject.take_all(row).await.unwrap();
         }
@@ -202,7 +204,7 @@ pub async fn orphans_go(node: &mut Node) {
     {
         let node = &*node;
         for row in &rows {
-            let mut subject = Subject::of(node, row);
+            let mut subject = PodUnderTest::of(node, row);
             subject.look().await.unwrap();
             gone.push((row, subject.pod));
         }
@@ -216,7 +218,7 @@ pub async fn orphans_go(node: &mut Node) {
         .unwrap();
     let node = &*node;
     for (row, pod) in gone {
-        let mut subject = Subject::of(node, row);
+        let mut subject = PodUnderTest::of(node, row);
         subject.pod = pod;
         subject.await_nothing_left().await.unwrap();
     }

@@ -5,14 +5,14 @@ use std::{path::Path, time::Duration};
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::run::Subject;
+use crate::run::PodUnderTest;
 
 /// A step of a row; steps run in sequence.
 pub enum Step {
     /// Waits until all of these hold at the same time.
-    Shows(Vec<(Place, Expect)>),
+    Shows(Vec<(FieldPath, Expect)>),
     /// Fails if one of these stops holding within this time.
-    Stays(Duration, Vec<(Place, Expect)>),
+    Stays(Duration, Vec<(FieldPath, Expect)>),
     /// Waits until a container's termination reason is out of memory.
     OutOfMemory(&'static str),
     /// Waits until a container's log matches.
@@ -31,12 +31,12 @@ pub enum Step {
     Said(&'static str),
 }
 
-pub type Check = Box<dyn Fn(&Subject<'_>) -> Result<bool>>;
-pub type Action = Box<dyn Fn(&Subject<'_>) -> Result<()>>;
+pub type Check = Box<dyn Fn(&PodUnderTest<'_>) -> Result<bool>>;
+pub type Action = Box<dyn Fn(&PodUnderTest<'_>) -> Result<()>>;
 
 /// The place of a value in a pod.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum FieldPath {
     /// A JSON pointer into the pod.
     Pod(String),
     /// A JSON pointer into the status of a container of any kind.
@@ -155,13 +155,13 @@ impl Row {
     pub fn after_removal(
         mut self,
         what: &'static str,
-        check: impl Fn(&Subject<'_>) -> Result<bool> + 'static,
+        check: impl Fn(&PodUnderTest<'_>) -> Result<bool> + 'static,
     ) -> Self {
         self.after_removal = Some((what, Box::new(check)));
         self
     }
 
-    fn shows(mut self, place: Place, expect: Expect) -> Self {
+    fn shows(mut self, place: FieldPath, expect: Expect) -> Self {
         if let Some(Step::Shows(all)) = self.steps.last_mut() {
             all.push((place, expect));
         } else {
@@ -173,7 +173,7 @@ impl Row {
     /// Expects a value at a JSON pointer into the pod. Consecutive expectations must hold at the
     /// same time.
     pub fn pod(self, pointer: &str, expect: impl Into<Expect>) -> Self {
-        self.shows(Place::Pod(pointer.to_owned()), expect.into())
+        self.shows(FieldPath::Pod(pointer.to_owned()), expect.into())
     }
 
     pub fn phase(self, phase: &str) -> Self {
@@ -181,11 +181,17 @@ impl Row {
     }
 
     pub fn container(self, name: &'static str, pointer: &str, expect: impl Into<Expect>) -> Self {
-        self.shows(Place::Container(name, pointer.to_owned()), expect.into())
+        self.shows(
+            FieldPath::Container(name, pointer.to_owned()),
+            expect.into(),
+        )
     }
 
     pub fn condition(self, name: &'static str, status: &str) -> Self {
-        self.shows(Place::Condition(name, "/status".to_owned()), status.into())
+        self.shows(
+            FieldPath::Condition(name, "/status".to_owned()),
+            status.into(),
+        )
     }
 
     pub fn condition_of(
@@ -194,7 +200,10 @@ impl Row {
         pointer: &str,
         expect: impl Into<Expect>,
     ) -> Self {
-        self.shows(Place::Condition(name, pointer.to_owned()), expect.into())
+        self.shows(
+            FieldPath::Condition(name, pointer.to_owned()),
+            expect.into(),
+        )
     }
 
     /// The last expectations must keep holding for `seconds`.
@@ -225,13 +234,13 @@ impl Row {
     pub fn until(
         mut self,
         what: &'static str,
-        check: impl Fn(&Subject<'_>) -> Result<bool> + 'static,
+        check: impl Fn(&PodUnderTest<'_>) -> Result<bool> + 'static,
     ) -> Self {
         self.steps.push(Step::Until(what, Box::new(check)));
         self
     }
 
-    pub fn then(mut self, action: impl Fn(&Subject<'_>) -> Result<()> + 'static) -> Self {
+    pub fn then(mut self, action: impl Fn(&PodUnderTest<'_>) -> Result<()> + 'static) -> Self {
         self.steps.push(Step::Do(Box::new(action)));
         self
     }

@@ -14,7 +14,7 @@ use futures::{StreamExt as _, stream};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::row::{Expect, Need, Place, Row, Step};
+use crate::row::{Expect, FieldPath, Need, Row, Step};
 
 /// The time for one step, on a busy machine.
 const STEP: Duration = Duration::from_secs(120);
@@ -24,7 +24,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const PARALLEL: usize = 6;
 
 /// The pod of a row.
-pub struct Subject<'a> {
+pub struct PodUnderTest<'a> {
     pub node: &'a Node,
     pub name: &'a str,
     /// The row's own directory.
@@ -33,7 +33,7 @@ pub struct Subject<'a> {
     pub pod: Value,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> PodUnderTest<'a> {
     /// The pod of a row, not observed yet.
     pub fn of(node: &'a Node, row: &'a Row) -> Self {
         Self {
@@ -98,11 +98,11 @@ impl<'a> Subject<'a> {
             .unwrap_or(&Value::Null)
     }
 
-    fn found(&self, place: &Place) -> Option<&Value> {
+    fn found(&self, place: &FieldPath) -> Option<&Value> {
         match place {
-            Place::Pod(pointer) => self.pod.pointer(pointer),
-            Place::Container(name, pointer) => self.container(name).pointer(pointer),
-            Place::Condition(name, pointer) => self.condition(name).pointer(pointer),
+            FieldPath::Pod(pointer) => self.pod.pointer(pointer),
+            FieldPath::Container(name, pointer) => self.container(name).pointer(pointer),
+            FieldPath::Condition(name, pointer) => self.condition(name).pointer(pointer),
         }
     }
 
@@ -169,7 +169,7 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    fn missing(&self, wanted: &[(Place, Expect)]) -> Vec<String> {
+    fn missing(&self, wanted: &[(FieldPath, Expect)]) -> Vec<String> {
         wanted
             .iter()
             .filter(|(place, expect)| !expect.holds(self.found(place)))
@@ -403,7 +403,7 @@ impl<'a> Subject<'a> {
 }
 
 async fn run_row(node: &Node, row: &Row) -> Result<()> {
-    let mut subject = Subject::of(node, row);
+    let mut subject = PodUnderTest::of(node, row);
     subject.begin(row)?;
     if let Err(error) = subject.take_all(row).await {
         let pod = serde_json::to_string_pretty(&subject.pod["status"])?;

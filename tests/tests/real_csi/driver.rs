@@ -37,7 +37,7 @@ pub struct Driver {
 /// A volume in the driver's state.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Kept {
+pub struct DriverVolume {
     /// The driver's ID of the volume.
     #[serde(rename = "VolID")]
     pub id: String,
@@ -52,7 +52,7 @@ pub struct Kept {
     pub ephemeral: bool,
 }
 
-impl Kept {
+impl DriverVolume {
     /// Whether the driver considers it staged or published.
     pub fn is_used(&self) -> bool {
         let is_somewhere = |paths: &Option<Vec<String>>| paths.iter().any(|all| !all.is_empty());
@@ -63,7 +63,7 @@ impl Kept {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct State {
-    volumes: Option<Vec<Kept>>,
+    volumes: Option<Vec<DriverVolume>>,
 }
 
 impl Driver {
@@ -168,7 +168,7 @@ impl Driver {
     }
 
     /// The volumes in the driver's state.
-    pub fn volumes(&self) -> Result<Vec<Kept>> {
+    pub fn volumes(&self) -> Result<Vec<DriverVolume>> {
         let Ok(text) = fs::read_to_string(self.state().join("state.json")) else {
             return Ok(Vec::new());
         };

@@ -13,7 +13,7 @@ mod attacher;
 mod controller;
 mod driver;
 mod kills;
-mod left;
+mod leftovers;
 mod pods;
 mod programs;
 mod site;
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use crate::{
     kills::Killed,
-    pods::{Doing, Uses},
+    pods::{PodAction, PodVolume},
     programs::Programs,
     site::Site,
     volume::Mode,
@@ -88,11 +88,11 @@ async fn persistent(site: &mut Site, round: u64, mode: Mode, killed: Killed) -> 
     let name = format!("{mode:?}-{killed:?}-{round}").to_lowercase();
     let word = format!("{name}-{}", site.random(u64::MAX));
     let volume = site.provision(&name, mode).await?;
-    let uses = Uses::Claimed(&volume);
+    let uses = PodVolume::Claimed(&volume);
 
     let moment = site.draw(&[STAGE, PUBLISH]);
     let writer = site
-        .start(&format!("{name}-writes"), uses, Doing::Writes(&word))
+        .start(&format!("{name}-writes"), uses, PodAction::Writes(&word))
         .await?;
     site.disturb(killed, &moment).await?;
     let container = site.found(&writer, &word).await?;
@@ -122,14 +122,14 @@ async fn persistent(site: &mut Site, round: u64, mode: Mode, killed: Killed) -> 
     site.end(&writer).await?;
     let reader = format!("{name}-reads");
     let reader = if comes_early {
-        let reader = site.start(&reader, uses, Doing::Reads).await?;
+        let reader = site.start(&reader, uses, PodAction::Reads).await?;
         site.disturb(killed, &moment).await?;
         site.gone(&writer).await?;
         reader
     } else {
         site.disturb(killed, &moment).await?;
         site.gone(&writer).await?;
-        site.start(&reader, uses, Doing::Reads).await?
+        site.start(&reader, uses, PodAction::Reads).await?
     };
     site.found(&reader, &word).await?;
 
@@ -146,7 +146,7 @@ async fn ephemeral(site: &mut Site, round: u64, killed: Killed) -> Result<()> {
     let name = format!("ephemeral-{killed:?}-{round}").to_lowercase();
     let moment = site.draw(&[PUBLISH]);
     let user = site
-        .start(&name, Uses::Ephemeral, Doing::Writes("here"))
+        .start(&name, PodVolume::Ephemeral, PodAction::Writes("here"))
         .await?;
     site.disturb(killed, &moment).await?;
     let container = site.found(&user, "here").await?;

@@ -16,7 +16,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// A pod's first action.
 #[derive(Debug, Clone, Copy)]
-pub enum Doing<'a> {
+pub enum PodAction<'a> {
     /// Writes this word, then reads it.
     Writes(&'a str),
     /// Reads the word.
@@ -25,14 +25,14 @@ pub enum Doing<'a> {
 
 /// The volume of a pod.
 #[derive(Debug, Clone, Copy)]
-pub enum Uses<'a> {
+pub enum PodVolume<'a> {
     /// A persistent volume.
     Claimed(&'a Volume),
     /// An ephemeral volume.
     Ephemeral,
 }
 
-impl Uses<'_> {
+impl PodVolume<'_> {
     fn is_block(self) -> bool {
         matches!(self, Self::Claimed(volume) if volume.mode == Mode::Block)
     }
@@ -49,7 +49,7 @@ impl Uses<'_> {
 
 /// A pod that was created.
 #[derive(Debug)]
-pub struct User {
+pub struct VolumePod {
     /// Its name.
     pub name: String,
     uid: String,
@@ -57,15 +57,20 @@ pub struct User {
 
 impl Site {
     /// Creates a pod.
-    pub async fn start(&self, name: &str, uses: Uses<'_>, doing: Doing<'_>) -> Result<User> {
+    pub async fn start(
+        &self,
+        name: &str,
+        uses: PodVolume<'_>,
+        action: PodAction<'_>,
+    ) -> Result<VolumePod> {
         let place = if uses.is_block() {
             "/data"
         } else {
             "/data/word"
         };
-        let write = match doing {
-            Doing::Writes(word) => format!("echo {word} > {place} && busybox sync && "),
-            Doing::Reads => String::new(),
+        let write = match action {
+            PodAction::Writes(word) => format!("echo {word} > {place} && busybox sync && "),
+            PodAction::Reads => String::new(),
         };
         let script = format!(
             "echo started >> /said/{name}; trap exit TERM; \
@@ -94,7 +99,7 @@ impl Site {
         });
         let made = self.create(PODS, &pod).await?;
         let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
-        Ok(User {
+        Ok(VolumePod {
             name: name.to_owned(),
             uid: uid.to_owned(),
         })
@@ -104,7 +109,7 @@ impl Site {
     ///
     /// # Errors
     /// For example, it found another word, or its container was started more than once.
-    pub async fn found(&mut self, user: &User, word: &str) -> Result<String> {
+    pub async fn found(&mut self, user: &VolumePod, word: &str) -> Result<String> {
         let path = format!("{PODS}/{}", user.name);
         let file = self.said().join(&user.name);
         let what = format!("{} runs and has found {word}", user.name);
@@ -133,7 +138,7 @@ impl Site {
 
     /// Changes a pod so that the kubelet syncs it immediately: claims are only read at a sync,
     /// which otherwise happens about once a minute.
-    pub async fn touch(&mut self, user: &User) -> Result<()> {
+    pub async fn touch(&mut self, user: &VolumePod) -> Result<()> {
         let now = self.random(u64::MAX).to_string();
         let touched = json!({"metadata": {"annotations": {"touched": now}}});
         let path = format!("{PODS}/{}", user.name);
@@ -142,13 +147,13 @@ impl Site {
     }
 
     /// Starts the deletion of a pod.
-    pub async fn end(&self, user: &User) -> Result<()> {
+    pub async fn end(&self, user: &VolumePod) -> Result<()> {
         self.delete(&format!("{PODS}/{}", user.name)).await?;
         Ok(())
     }
 
     /// Waits until nothing is left of a pod.
-    pub async fn gone(&mut self, user: &User) -> Result<()> {
+    pub async fn gone(&mut self, user: &VolumePod) -> Result<()> {
         let path = format!("{PODS}/{}", user.name);
         let directory = self.cluster.node.path("kubelet/pods").join(&user.uid);
         let what = format!("{} is gone", user.name);

@@ -14,7 +14,7 @@ use cri_streaming::{
     RequestedStreams,
     client::{Command, Forwarded, Transport},
 };
-use e2e::{cri::Ended, node::Node};
+use e2e::{cri::CommandResult, node::Node};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
@@ -38,7 +38,7 @@ const TTY: RequestedStreams = RequestedStreams {
 
 /// The complete output of a command, and its exit code, if any.
 async fn finish(command: Command) -> (String, String, Option<i32>) {
-    let ended = Ended::of(command).await.unwrap();
+    let ended = CommandResult::of(command).await.unwrap();
     (ended.out, ended.err, ended.code)
 }
 

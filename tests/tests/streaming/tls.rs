@@ -4,7 +4,7 @@ use std::{fs, sync::Arc};
 
 use cri_streaming::client::{Client, ClientError};
 use e2e::{
-    cri::{Cri, Ended},
+    cri::{CommandResult, Cri},
     node::Node,
 };
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -39,7 +39,7 @@ async fn streams_come_over_tls_with_the_certificate_that_was_given() {
         let refused = strangers.command(&url, over, OUTPUTS).await;
         assert!(matches!(refused, Err(ClientError::Io { .. })));
         let command = trusting.command(&url, over, OUTPUTS).await.unwrap();
-        assert_eq!(Ended::of(command).await.unwrap().out, "seen\n");
+        assert_eq!(CommandResult::of(command).await.unwrap().out, "seen\n");
         // Connections without TLS are refused.
         let url = cri.exec_url(&id, &["echo", "seen"], OUTPUTS).await.unwrap();
         let url = url.replace("https://", "http://");

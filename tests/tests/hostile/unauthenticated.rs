@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::lone_kubelet::LoneKubelet;
 
-const STRANGERS: usize = 1000;
+const CONNECTIONS: usize = 1000;
 /// The default soft limit of service managers.
 const FILES: u64 = 1024;
 
@@ -32,7 +32,7 @@ async fn a_thousand_idle_strangers_keep_nobody_from_the_secure_port() {
     let to = SocketAddr::from(([127, 0, 0, 1], kubelet.port));
     for addresses in [1, 8, 250] {
         let mut strangers = Vec::new();
-        for n in 0..STRANGERS {
+        for n in 0..CONNECTIONS {
             let last = u8::try_from(n % addresses + 1).unwrap();
             let connected = timeout(Duration::from_secs(5), connect(to, [127, 0, 0, last]));
             let connected = connected.await;
