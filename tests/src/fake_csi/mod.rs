@@ -256,33 +256,33 @@ impl FakeCsi {
         if self.0.volumes.lock().deleted.contains(call.volume()) {
             return Err(Status::not_found("no such volume"));
         }
-        let pending = PendingCall::begin(self, call.clone())?;
+        let in_progress = PendingCall::begin(self, call.clone())?;
         match fault {
-            None => done(pending.finish(work)),
+            None => done(in_progress.finish(work)),
             Some(Fault::Delay(time)) => {
                 sleep(time).await;
-                done(pending.finish(work))
+                done(in_progress.finish(work))
             }
             Some(Fault::Fail(status)) => Err(status),
             Some(Fault::Hang) => {
-                pending.hang();
+                in_progress.hang();
                 tokio::spawn(async move {
                     sleep(HANG).await;
-                    pending.finish(work)
+                    in_progress.finish(work)
                 });
                 pending().await
             }
             Some(Fault::Disconnect) => {
-                drop(pending);
+                drop(in_progress);
                 self.0.connections.cut();
                 pending().await
             }
             Some(Fault::LoseAnswer) => {
-                done::<T>(pending.finish(work))?;
+                done::<T>(in_progress.finish(work))?;
                 self.0.connections.cut();
                 pending().await
             }
-            Some(Fault::Forget) => done(pending.finish(move |volumes| {
+            Some(Fault::Forget) => done(in_progress.finish(move |volumes| {
                 volumes.forget(call.volume(), Path::new(call.path()));
                 Ok(())
             })),
