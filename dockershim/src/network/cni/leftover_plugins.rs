@@ -336,7 +336,7 @@ mod tests {
             thread::yield_now();
         };
         LeftoverPlugins::new(None, Counter::default())
-            .end(&id("server"))
+            .wait_or_kill(&id("server"))
             .await
             .unwrap();
         let running = rustix::process::test_kill_process(pid);
