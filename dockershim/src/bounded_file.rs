@@ -18,13 +18,13 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        let reason = "it is no regular file";
+        let reason = "not a regular file";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        let reason = format!("it is larger than {limit} bytes");
+        let reason = format!("larger than {limit} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
     }
     Ok(bytes)
@@ -65,7 +65,7 @@ mod tests {
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
         for path in [&fifo, dir.path(), Path::new("/dev/zero")] {
             let error = read(path, 8).unwrap_err();
-            assert!(error.to_string().contains("no regular file"), "{error}");
+            assert!(error.to_string().contains("not a regular file"), "{error}");
         }
     }
 }

@@ -49,13 +49,13 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a checkpoint cannot be read");
+                tracing::warn!(path = %path.display(), %error, "cannot read a checkpoint");
                 return None;
             }
         };
         let found = decode(&text);
         if found.is_none() {
-            tracing::warn!(path = %path.display(), "a corrupt checkpoint is not used");
+            tracing::warn!(path = %path.display(), "removing a corrupt checkpoint");
             self.remove(id);
         }
         found
@@ -118,7 +118,7 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
         let path = self.path(id);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "a checkpoint is left over");
+                tracing::warn!(path = %path.display(), %error, "cannot remove a checkpoint");
             }
             _ => {}
         }
@@ -136,7 +136,11 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
                 .and_then(|name| name.strip_suffix(SUFFIX))
                 .is_some_and(&is_live);
             if !live && let Err(error) = fs::remove_file(entry.path()) {
-                tracing::warn!(path = %entry.path().display(), %error, "a checkpoint is left over");
+                tracing::warn!(
+                    path = %entry.path().display(),
+                    %error,
+                    "cannot remove a checkpoint"
+                );
             }
         }
     }

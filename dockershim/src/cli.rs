@@ -12,21 +12,20 @@ use clap::{Parser, Subcommand};
 
 use crate::image::pause;
 
-/// Serves CRI v1 on a unix socket, on top of a Docker engine.
+/// Serves CRI v1 on a unix socket, backed by a Docker engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "dockershim",
     version,
-    after_help = "Takes the place of cri-dockerd: flags have the same names.",
+    after_help = "Replaces cri-dockerd: the flags have the same names.",
     mut_args(|flag| flag.global(true))
 )]
 pub struct Cli {
-    /// What to do instead of serving CRI
+    /// Command to run instead of serving CRI
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// The socket to serve CRI on: unix://<absolute path>, or fd:// for the one that systemd
-    /// hands over
+    /// Socket to serve CRI on: unix://<absolute path>, or fd:// for the socket that systemd passes
     #[arg(
         long,
         value_name = "ENDPOINT",
@@ -34,7 +33,7 @@ pub struct Cli {
     )]
     pub container_runtime_endpoint: String,
 
-    /// The Docker engine: unix://<absolute path> or tcp://<host>:<port>
+    /// Address of the Docker engine: unix://<absolute path> or tcp://<host>:<port>
     #[arg(
         long,
         value_name = "ENDPOINT",
@@ -42,58 +41,56 @@ pub struct Cli {
     )]
     pub docker_endpoint: String,
 
-    /// Directory with ca.pem, cert.pem and key.pem, for a tcp:// engine over TLS: the shim shows
-    /// that certificate, and verifies the engine against that authority. If empty,
-    /// DOCKER_CERT_PATH names the directory
+    /// Directory with ca.pem, cert.pem and key.pem, for a tcp:// engine over TLS: the shim presents
+    /// cert.pem and verifies the engine with ca.pem. If empty, DOCKER_CERT_PATH names the directory
     #[arg(long, value_name = "PATH", default_value = "")]
     pub docker_cert_path: String,
 
-    /// Who gives pods their network: "cni", the plugins that the node's configuration names;
-    /// "docker" or "", the engine's own bridge
+    /// Network of pods: "cni", the plugins in the node's CNI configuration; "docker" or "", the
+    /// engine's own bridge
     #[arg(long, value_name = "NAME", default_value = "cni")]
     pub network_plugin: String,
 
-    /// The image that every sandbox runs; the default is built in and needs no registry
+    /// Image of every pod sandbox; the default is built in and needs no registry
     #[arg(long, value_name = "IMAGE", default_value = pause::BUILT_IN)]
     pub pod_infra_container_image: String,
 
-    /// A pull that makes no progress for this long is given up
+    /// Time without progress after which an image pull is aborted
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     pub image_pull_progress_deadline: String,
 
-    /// When to raise a negative oom_score_adj to what the engine may set: "auto", if it
-    /// lacks CAP_SYS_RESOURCE; "always"; "never"
+    /// When to raise a negative oom_score_adj to the lowest value that the engine can set: "auto",
+    /// if the engine lacks CAP_SYS_RESOURCE; "always"; "never"
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub clamp_oom_score_adj: String,
 
-    /// Least severity that is logged: panic, fatal, error, warn, info, debug, trace
+    /// Minimum severity to log: panic, fatal, error, warn, info, debug, trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 
-    /// The format of containers' logs: "cri", written by the shim; "json-file", a link to
-    /// the engine's own log
+    /// Format of container logs: "cri", written by the shim; "json-file", a symlink to the engine's
+    /// own log
     #[arg(long, value_name = "FORMAT", default_value = "cri")]
     pub log_format: String,
 
-    /// Where the engine logs pods' containers: "json-file", files that the shim reads; "engine",
-    /// the place that the engine's own settings name, which the shim reads through the engine's
-    /// API if it can be read
+    /// Log driver for containers of pods: "json-file", files that the shim reads; "engine", the
+    /// engine's default driver, which the shim reads through the engine's API if the driver
+    /// supports reading
     #[arg(long, value_name = "DRIVER", default_value = "json-file")]
     pub log_driver: String,
 
-    /// The engine begins another file of a container's json-file log at this size, in the
-    /// engine's units (k, m and g are powers of 1000). The shim converts these files to CRI's
-    /// log; for --log-driver=json-file
+    /// Size at which the engine rotates a container's json-file log, in the engine's units (k, m
+    /// and g are powers of 1000). The shim converts these files to the CRI log; for
+    /// --log-driver=json-file
     #[arg(long, value_name = "SIZE", default_value = "32m")]
     pub engine_log_max_size: String,
 
-    /// How many such files the engine keeps before it removes the oldest: what a container
-    /// writes beyond that while the shim is away is lost. Files that the shim has converted are
-    /// removed at once
+    /// Number of such files that the engine keeps before it removes the oldest: output beyond that
+    /// while the shim is down is lost. Files that the shim has converted are removed immediately
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     pub engine_log_max_file: u32,
 
-    /// Where the shim keeps what the engine cannot remember
+    /// Directory for state that the engine cannot store
     #[arg(
         long,
         visible_alias = "cri-dockerd-root-directory",
@@ -102,21 +99,21 @@ pub struct Cli {
     )]
     pub root_directory: PathBuf,
 
-    /// Address of the streaming server for exec, attach and port-forward: <host>:<port>; with
-    /// port 0 the system chooses one
+    /// Address of the streaming server for exec, attach and port-forward: <host>:<port>; port 0
+    /// selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "localhost:0")]
     pub streaming_bind_addr: String,
 
-    /// Certificates with which the streaming server serves TLS, in PEM
+    /// Certificate chain for serving streaming over TLS, in PEM
     #[arg(long, value_name = "PATH")]
     pub streaming_tls_cert_file: Option<PathBuf>,
 
-    /// The key of the first of them, in PEM
+    /// Private key of the first certificate in --streaming-tls-cert-file, in PEM
     #[arg(long, value_name = "PATH")]
     pub streaming_tls_private_key_file: Option<PathBuf>,
 
-    /// Address of /metrics, /healthz and /readyz: <host>:<port>; with port 0 the system chooses
-    /// one. Without it nothing is measured
+    /// Address of /metrics, /healthz and /readyz: <host>:<port>; port 0 selects a free port. If
+    /// empty, metrics are disabled
     #[arg(long, value_name = "ADDRESS", default_value = "")]
     pub metrics_bind_addr: String,
 
@@ -124,38 +121,39 @@ pub struct Cli {
     #[arg(long, value_name = "PATHS", default_value = "/opt/cni/bin")]
     pub cni_bin_dir: String,
 
-    /// Directory with CNI configurations; the first is used; for --network-plugin=cni
+    /// Directory with CNI configurations; the first valid one is used; for --network-plugin=cni
     #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
     pub cni_conf_dir: String,
 
-    /// Directory where it is remembered which sandbox is attached to what; for --network-plugin=cni
+    /// Directory with records of the networks that sandboxes are attached to; for
+    /// --network-plugin=cni
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/cache")]
     pub cni_cache_dir: String,
 
-    /// The range of pods' addresses, or one of each family, comma-separated, until the kubelet
-    /// says another; for --network-plugin=cni
+    /// Range of pod IP addresses, or one per IP family, comma-separated, until the kubelet sets
+    /// another; for --network-plugin=cni
     #[arg(long, value_name = "CIDR", default_value = "")]
     pub pod_cidr: String,
 
-    /// Accepted for compatibility; without effect
+    /// Accepted for compatibility; has no effect
     #[arg(long, value_name = "CGROUP", default_value = "")]
     pub runtime_cgroups: String,
 
-    /// Accepted for compatibility; without effect
+    /// Accepted for compatibility; has no effect
     #[arg(long, value_name = "DURATION", default_value = "2m0s")]
     pub runtime_request_timeout: String,
 
-    /// Accepted for compatibility; without effect
+    /// Accepted for compatibility; has no effect
     #[arg(long, value_name = "MTU", default_value_t = 0)]
     pub network_plugin_mtu: i32,
 
-    /// How a pod reaches itself through an address of a service: "hairpin-veth", its port of the
-    /// bridge sends back; "promiscuous-bridge", the bridge takes all; "none", as the engine has it.
-    /// For --network-plugin=docker, in the engine's network namespace
+    /// How a pod reaches itself through a Service address: "hairpin-veth", hairpin mode on the
+    /// pod's bridge port; "promiscuous-bridge", promiscuous mode on the bridge; "none", the
+    /// engine's own setting. For --network-plugin=docker, in the engine's network namespace
     #[arg(long, value_name = "MODE", default_value = "none")]
     pub hairpin_mode: String,
 
-    /// Accepted for compatibility; without effect
+    /// Accepted for compatibility; has no effect
     #[arg(
         long,
         value_name = "BOOL",
@@ -165,7 +163,7 @@ pub struct Cli {
         default_missing_value = "true")]
     pub ipv6_dual_stack: bool,
 
-    /// Prints how this binary was built
+    /// Prints build information
     #[arg(long)]
     pub buildinfo: bool,
 }
@@ -173,8 +171,8 @@ pub struct Cli {
 /// Subcommands; without one, the shim serves CRI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Checks whether this node has what the shim needs, and says what to do about what is
-    /// missing; takes the same flags
+    /// Checks whether this node has what the shim needs, and suggests fixes for what is missing;
+    /// takes the same flags
     Doctor,
 }
 

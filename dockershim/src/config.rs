@@ -176,10 +176,10 @@ pub(crate) fn parse_listen(endpoint: &str) -> Result<Listen, String> {
         Some(("unix", path)) if path.starts_with('/') => Ok(Listen::Unix(path.into())),
         Some(("fd", "")) => Ok(Listen::Activated),
         Some(("fd", _)) => Err(format!(
-            "{endpoint:?}: systemd hands over one socket, which needs no name; {allowed}"
+            "{endpoint:?}: systemd passes a single socket, which takes no name; {allowed}"
         )),
         Some(("tcp" | "npipe", _)) => Err(format!(
-            "{endpoint:?}: CRI is served to this node alone; {allowed}"
+            "{endpoint:?}: CRI is served only on this node; {allowed}"
         )),
         None if endpoint.starts_with('/') => Ok(Listen::Unix(endpoint.into())),
         _ => Err(format!("{endpoint:?}; {allowed}")),
@@ -209,8 +209,8 @@ fn read_tls(cli: &Cli) -> Result<Option<Arc<rustls::ServerConfig>>, ConfigError>
     ) {
         (None, None) => return Ok(None),
         (Some(certificate), Some(key)) => (certificate, key),
-        (None, Some(_)) => return Err(bad(CERTIFICATE, format!("is needed with --{KEY}"))),
-        (Some(_), None) => return Err(bad(KEY, format!("is needed with --{CERTIFICATE}"))),
+        (None, Some(_)) => return Err(bad(CERTIFICATE, format!("required with --{KEY}"))),
+        (Some(_), None) => return Err(bad(KEY, format!("required with --{CERTIFICATE}"))),
     };
     let unread = |flag, path: &PathBuf, error: rustls::pki_types::pem::Error| {
         bad(flag, format!("{}: {error}", path.display()))
@@ -292,7 +292,7 @@ fn parse_progress(text: &str) -> Result<Duration, String> {
 
 /// Parses a duration in Go's notation: `1m30s`, `500ms`, `1.5h`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is no duration, such as 1m30s; allowed units: h, m, s, ms, us");
+    let bad = || format!("{text:?} is not a duration like 1m30s; allowed units: h, m, s, ms, us");
     let mut rest = text;
     let mut total = Duration::ZERO;
     if rest == "0" {
@@ -422,7 +422,7 @@ mod tests {
         let (certificate, key) = ("streaming-tls-cert-file", "streaming-tls-private-key-file");
         for (given, wanted) in [(certificate, key), (key, certificate)] {
             let error = config(&[&format!("--{given}=/nonexistent")]).unwrap_err();
-            let says = format!("--{wanted}: is needed with --{given}");
+            let says = format!("--{wanted}: required with --{given}");
             assert_eq!(error.to_string(), says);
         }
     }

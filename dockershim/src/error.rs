@@ -41,7 +41,7 @@ pub enum Error {
         id: String,
     },
     /// A short id matches several objects.
-    #[error("{kind} id {id:?} fits more than one")]
+    #[error("{kind} id {id:?} is ambiguous")]
     Ambiguous {
         /// `sandbox`, `container` or `image`.
         kind: &'static str,
@@ -61,7 +61,7 @@ pub enum Error {
     #[error("{0}")]
     NotSynced(String),
     /// The operation did not finish in time.
-    #[error("{action} {object}: not finished within {limit:?}")]
+    #[error("{action} {object}: timed out after {limit:?}")]
     Deadline {
         /// The operation.
         action: &'static str,
@@ -97,7 +97,7 @@ pub enum Error {
     #[error(transparent)]
     Log(#[from] LogError),
     /// A forwarded connection failed.
-    #[error("carry a connection to port {port}: {source}")]
+    #[error("forward a connection to port {port}: {source}")]
     Forward {
         /// The port.
         port: u16,
@@ -114,7 +114,7 @@ pub enum Error {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A task of this process panicked; the log has its message.
-    #[error("{0} failed inside the shim; its log says more")]
+    #[error("{0}: internal error in the shim; see its log")]
     Panicked(&'static str),
 }
 

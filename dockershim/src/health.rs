@@ -16,7 +16,7 @@ use crate::{Shim, engine::ConnectionState, metrics};
 
 /// The server cannot listen on the address.
 #[derive(Debug, thiserror::Error)]
-#[error("--metrics-bind-addr: listen on {address}: {source}")]
+#[error("--metrics-bind-addr: cannot listen on {address}: {source}")]
 pub struct HealthError {
     address: SocketAddr,
     source: io::Error,
@@ -48,13 +48,13 @@ pub async fn serve(listener: TcpListener, shim: Arc<Shim>, stop: CancellationTok
         .route("/readyz", get(ready))
         .with_state(HealthState { shim, stop });
     if let Err(error) = axum::serve(listener, routes).await {
-        tracing::error!(%error, "metrics and health are no longer served");
+        tracing::error!(%error, "the metrics and health server stopped");
     }
 }
 
 async fn encode(Of(state): Of<HealthState>) -> Response {
     let Some(metrics) = &state.shim.metrics else {
-        return (StatusCode::NOT_FOUND, "nothing is measured\n").into_response();
+        return (StatusCode::NOT_FOUND, "metrics are disabled\n").into_response();
     };
     match metrics.encode() {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),

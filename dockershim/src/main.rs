@@ -54,7 +54,7 @@ fn start() -> anyhow::Result<ExitCode> {
         .with(levels)
         .init();
     if let Err(error) = open_files::raise_limit() {
-        tracing::warn!(%error, "the limit of open files stays");
+        tracing::warn!(%error, "cannot raise the open file limit");
     }
     runtime()?.block_on(run(config))?;
     Ok(ExitCode::SUCCESS)
@@ -65,13 +65,13 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .worker_threads(2)
         .enable_all()
         .build()
-        .context("start the async runtime")
+        .context("cannot start the async runtime")
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
     let on_signal = stop.clone();
     tokio::spawn(async move {
         tokio::select! {

@@ -53,7 +53,7 @@ fn part<'a>(field: &str, value: &'a str, may_be_empty: bool) -> Result<&'a str, 
     match value.chars().find(|c| !fits(*c)) {
         Some(c) => Err(Error::invalid(
             field,
-            format!("{value:?} has {c:?}; letters, digits, '-' and '.' are allowed"),
+            format!("{value:?} contains {c:?}; allowed: letters, digits, '-', '.'"),
         )),
         None => Ok(value),
     }

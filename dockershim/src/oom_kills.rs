@@ -94,7 +94,11 @@ impl OomKills {
             let killed = observed.take(&id);
             drop(observed);
             if killed && let Err(error) = recorded.note(&id, &RecordedKill { started_at }) {
-                tracing::warn!(container_id = id, %error, "that it was killed is forgotten at a restart");
+                tracing::warn!(
+                    container_id = id,
+                    %error,
+                    "cannot save the OOM kill; a restart will forget it"
+                );
             }
             killed
         });
@@ -116,7 +120,11 @@ impl ObservedKills {
         if let KernelLogState::Unopened(path) = &self.log {
             self.log = KernelLog::open(path).map_or_else(
                 |error| {
-                    tracing::warn!(path = %path.display(), %error, "that a container was killed for want of memory is known by the engine alone");
+                    tracing::warn!(
+                        path = %path.display(),
+                        %error,
+                        "cannot open the kernel log; only the engine reports OOM kills"
+                    );
                     KernelLogState::Unreadable
                 },
                 KernelLogState::Open,
@@ -127,7 +135,7 @@ impl ObservedKills {
             return;
         };
         if let Err(error) = open.read(|id| remember(victims, id)) {
-            tracing::warn!(%error, "the kernel's log cannot be read any further");
+            tracing::warn!(%error, "cannot read the kernel log any further");
             *log = KernelLogState::Unreadable;
         }
     }

@@ -43,10 +43,10 @@ pub struct Process {
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// The container is not running.
-    #[error("container {0} does not run")]
+    #[error("container {0} is not running")]
     Ended(String),
     /// The container's engine runs on another machine or in another pid namespace.
-    #[error("container {0} runs with an engine whose processes are not those of this machine")]
+    #[error("container {0} belongs to an engine whose processes are not visible on this machine")]
     Elsewhere(String),
     /// The pid belongs to a process outside the container.
     #[error("process {pid} does not belong to container {container}")]
@@ -57,7 +57,7 @@ pub enum ProcessError {
         container: String,
     },
     /// The process's files could not be read.
-    #[error("look at process {pid}: {source}")]
+    #[error("inspect process {pid}: {source}")]
     File {
         /// The pid.
         pid: i64,

@@ -43,10 +43,10 @@ const LOGS_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// Another process is serving on the socket.
-    #[error("{} is served by another process already", .0.display())]
+    #[error("{} is already served by another process", .0.display())]
     InUse(PathBuf),
     /// The path exists but is not a socket; it is left in place.
-    #[error("{} exists and is no socket", .0.display())]
+    #[error("{} exists and is not a socket", .0.display())]
     NoSocket(PathBuf),
     /// A system call failed.
     #[error("{action} {}: {source}", path.display())]
@@ -87,7 +87,7 @@ fn listen_at(path: &Path) -> Result<UnixListener, ServerError> {
         }
     };
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).map_err(failed("make the directory of"))?;
+        fs::create_dir_all(directory).map_err(failed("create the directory of"))?;
     }
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
@@ -146,7 +146,7 @@ pub async fn serve(
     tokio::select! {
         // Polled first, so that the service manager is told about the shutdown before it ends.
         biased;
-        () = patience => tracing::warn!("some requests are cut off"),
+        () = patience => tracing::warn!("shutdown timed out; dropping unfinished requests"),
         served = async {
             served(server, &shim).await?;
             let _ = streams.await;

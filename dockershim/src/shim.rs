@@ -144,7 +144,7 @@ impl Shim {
             ))),
         };
         if let (Some(metrics), Some(cni)) = (&metrics, &cni) {
-            let help = "CNI plugins that were killed because they took too long";
+            let help = "CNI plugins killed because they timed out";
             metrics.register("cni_plugins_killed", help, cni.killed_plugins());
         }
         if let Some(cni) = &cni {
@@ -184,8 +184,8 @@ impl Shim {
         if let Some(metrics) = &metrics {
             metrics.register(
                 "writable_layers_measured_in_part",
-                "Measurements of what a container has written that leave out what is too much to \
-                 be remembered",
+                "Incomplete measurements of writable layers, whose content exceeded what can be \
+                 remembered",
                 stats.layers.in_part.clone(),
             );
         }
@@ -266,7 +266,7 @@ impl Shim {
             self.engine.connection()?;
             let in_step = tokio::time::timeout(IN_STEP_PATIENCE, self.model.wait_in_step());
             if in_step.await.is_err() {
-                let reason = "the engine came back, and its containers are being read";
+                let reason = "reconnected to the engine; its containers are being read";
                 return Err(Error::NotSynced(reason.to_owned()));
             }
             let task = self.tasks.spawn(mutation);
@@ -282,7 +282,7 @@ impl Shim {
     pub fn reserve(&self, name: &str) -> Result<Reservation<'_>, Error> {
         if !self.names.taken.lock().insert(name.to_owned()) {
             return Err(Error::Busy(format!(
-                "another request is making {name:?}; try again later"
+                "another request is creating {name:?}; try again later"
             )));
         }
         Ok(Reservation {

@@ -17,17 +17,18 @@ use tokio::net::UnixListener;
 pub enum ActivationError {
     /// No socket was passed.
     #[error(
-        "no socket was handed over (LISTEN_FDS, LISTEN_PID): start the socket unit, or use unix://<absolute path>"
+        "systemd passed no socket (LISTEN_FDS, LISTEN_PID): start the socket unit, or use \
+         unix://<absolute path>"
     )]
     None,
     /// Several sockets were passed, so the right one is ambiguous.
-    #[error("{0} sockets were handed over, 1 is needed")]
+    #[error("systemd passed {0} sockets; expected 1")]
     Many(usize),
     /// It is not a listening unix stream socket.
-    #[error("what was handed over is no listening unix stream socket")]
+    #[error("systemd passed something other than a listening unix stream socket")]
     NoListener,
     /// A system call failed.
-    #[error("take the socket that was handed over: {0}")]
+    #[error("take the socket passed by systemd: {0}")]
     Io(#[from] io::Error),
 }
 

@@ -48,10 +48,10 @@ async fn a_seccomp_profile_is_a_file_of_bounded_size_or_refused_by_name() {
     let padding = " ".repeat(1 << 20);
     fs::write(&large, format!("{{{padding}}}")).unwrap();
     for (path, reason) in [
-        (&*pipe, "no regular file"),
+        (&*pipe, "not a regular file"),
         (&*large, "1048576 bytes"),
-        (Path::new("/dev/zero"), "no regular file"),
-        (dir.path(), "no regular file"),
+        (Path::new("/dev/zero"), "not a regular file"),
+        (dir.path(), "not a regular file"),
     ] {
         let profile = SecurityProfile {
             profile_type: ProfileType::Localhost.into(),

@@ -170,7 +170,7 @@ async fn an_engine_that_cannot_be_verified_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     certificates::write(dir.path(), &authority, &authority.identity("shim"));
     for (identity, reason) in [
-        (other.identity(HOST), "not of an authority in"),
+        (other.identity(HOST), "not signed by a CA in"),
         (
             authority.identity("127.0.0.2"),
             "not valid for name \"127.0.0.1\"",
@@ -220,7 +220,7 @@ async fn an_engine_that_wants_a_certificate_and_gets_none_of_its_authority_says_
     let engine = Engine::new(endpoint);
     let refused = engine.connect().await.unwrap_err().to_string();
     let file = dir.path().join("cert.pem").display().to_string();
-    let said = format!("does not take the certificate in {file}");
+    let said = format!("rejected the certificate in {file}");
     assert!(refused.contains(&said), "{refused}");
 
     // The directory is read again at each connection.

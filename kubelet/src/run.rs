@@ -155,7 +155,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     cancel.cancel();
     tasks.close();
     tasks.wait().await;
-    info!("stopped; the pods keep running");
+    info!("stopped; pods keep running");
     result
 }
 /// # Errors
@@ -250,7 +250,7 @@ async fn serve(
     tasks.spawn(async move { kubelet.run_plugin_manager(cancel).await });
     // Fails only if a service manager exists and does not receive.
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        warn!(%error, "cannot tell the service manager that the kubelet is ready");
+        warn!(%error, "cannot notify the service manager that the kubelet is ready");
     }
     pods.run(updates).await;
     Ok(())
@@ -259,10 +259,10 @@ async fn serve(
 /// Passes the pod CIDR of a standalone node to the runtime; in a cluster it is in the node object.
 async fn report_pod_cidr(cri: CriClient, pod_cidr: String) {
     while let Err(error) = cri.update_runtime_config(&pod_cidr).await {
-        warn!(%error, pod_cidr, "the runtime did not accept the pod CIDR; retrying");
+        warn!(%error, pod_cidr, "cannot send the pod CIDR to the runtime; retrying");
         tokio::time::sleep(POD_CIDR_RETRY).await;
     }
-    info!(pod_cidr, "the runtime has the pod CIDR");
+    info!(pod_cidr, "sent the pod CIDR to the runtime");
 }
 
 /// The first SIGTERM or SIGINT stops the kubelet gracefully, the second one immediately.
@@ -280,7 +280,7 @@ fn cancel_on_signals(cancel: &CancellationToken) -> Result<(), RunError> {
             if cancel.is_cancelled() {
                 std::process::exit(1);
             }
-            info!("stopping on a signal");
+            info!("received a signal; stopping");
             cancel.cancel();
         }
     });

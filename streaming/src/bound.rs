@@ -61,7 +61,7 @@ impl Bound {
                 server = self.server,
                 bound = self.name,
                 most = self.most,
-                "A bound was reached; it is said again after a minute without"
+                "a bound was reached; not reported again until a minute passes without it"
             );
         }
     }

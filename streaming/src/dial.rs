@@ -22,11 +22,10 @@ pub(crate) enum DialError {
     Address(&'static str),
     #[error("connect: {0}")]
     Connect(io::Error),
-    #[error("agree on TLS: {0}")]
+    #[error("TLS handshake: {0}")]
     Tls(io::Error),
     #[error(
-        "agree on TLS: {0}; its certificate has to be for that host, and one that this machine \
-         trusts"
+        "TLS handshake: {0}; the certificate must be for that host and trusted by this machine"
     )]
     Certificate(io::Error),
 }
@@ -67,7 +66,7 @@ pub(crate) async fn dial(
         return Ok(Box::new(socket));
     };
     let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| DialError::Address("has no name of a host"))?;
+        .map_err(|_| DialError::Address("has no valid host name"))?;
     match tls.connect(name, socket).await {
         Ok(socket) => Ok(Box::new(socket)),
         Err(error) if is_about_certificate(&error) => Err(DialError::Certificate(error)),

@@ -62,20 +62,20 @@ enum ProxyError {
     NoUpgrade,
     #[error("an upgrade request with a body is not supported")]
     Body,
-    #[error("the connection of the request cannot be upgraded")]
+    #[error("the request's connection cannot be upgraded")]
     NotUpgradable,
     #[error("proxy to {backend}: the proxy is stopping")]
     Stopping { backend: Backend },
     #[error("proxy to {backend}: {source}")]
     Dial { backend: Backend, source: DialError },
-    #[error("proxy to {backend}: connect: no answer in {limit:?}")]
+    #[error("proxy to {backend}: connect: timed out after {limit:?}")]
     DialTimeout { backend: Backend, limit: Duration },
     #[error("proxy to {backend}: send the request: {}", reason(source))]
     Request {
         backend: Backend,
         source: hyper::Error,
     },
-    #[error("proxy to {backend}: wait for the response: nothing came in {limit:?}")]
+    #[error("proxy to {backend}: wait for the response: timed out after {limit:?}")]
     AnswerTimeout { backend: Backend, limit: Duration },
     #[error("proxy to {backend}: invalid upgrade response: status code {}", status.as_u16())]
     Answer {
@@ -167,7 +167,7 @@ impl Proxy {
                 answer_with(StatusCode::SWITCHING_PROTOCOLS, headers, Bytes::new())
             }
             Ok(BackendResponse::Refused(status, mut headers, body)) => {
-                tracing::debug!(backend = %name, %status, "an upgrade was refused");
+                tracing::debug!(backend = %name, %status, "the backend refused an upgrade");
                 remove_hop_by_hop(&mut headers);
                 close_after(answer_with(status, headers, body))
             }
@@ -363,13 +363,13 @@ async fn carry_upgraded(client: OnUpgrade, server: Upgraded, name: &Backend) {
     let client = match client.await {
         Ok(client) => client,
         Err(error) => {
-            tracing::debug!(backend = %name, %error, "a client went before its upgrade");
+            tracing::debug!(backend = %name, %error, "a client disconnected before its upgrade");
             return;
         }
     };
     match carry(TokioIo::new(client), TokioIo::new(server)).await {
         Ok(()) => tracing::debug!(backend = %name, "a streaming connection ended"),
-        Err(error) => tracing::debug!(backend = %name, %error, "a streaming connection broke"),
+        Err(error) => tracing::debug!(backend = %name, %error, "a streaming connection failed"),
     }
 }
 

@@ -241,7 +241,7 @@ impl<R: Runtime> Server<R> {
                 let (socket, address) = match listener.accept().await {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        tracing::warn!(%error, "accept a streaming connection");
+                        tracing::warn!(%error, "cannot accept a streaming connection; retrying");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
@@ -254,7 +254,7 @@ impl<R: Runtime> Server<R> {
                         biased;
                         () = Arc::clone(&server).connection(socket, tls, &slot) => {}
                         () = slot.evicted() => {
-                            tracing::debug!(%address, "a client makes room for another");
+                            tracing::debug!(%address, "dropped a client to make room for another");
                         }
                         () = slot.first_request_timeout(patience) => {
                             tracing::debug!(%address, "a client sent no request");
@@ -385,7 +385,7 @@ impl<R: Runtime> Server<R> {
                 let requested = run.requested();
                 match Session::over_spdy(io, version, requested, idle, creation, gone).await {
                     Ok(session) => run.run(&*runtime, session).await,
-                    Err(error) => tracing::debug!(%error, "a client is cut off"),
+                    Err(error) => tracing::debug!(%error, "dropped a client"),
                 }
             }
             NegotiatedSession::CommandWebSocket(protocol, run) => {
@@ -451,7 +451,7 @@ fn keep_alive(socket: &TcpStream) {
         .and_then(|()| set_tcp_keepidle(socket, KEEP_ALIVE))
         .and_then(|()| set_tcp_keepintvl(socket, KEEP_ALIVE));
     if let Err(error) = set {
-        tracing::debug!(%error, "a connection without keep-alive");
+        tracing::debug!(%error, "cannot enable TCP keepalive");
     }
 }
 

@@ -26,7 +26,7 @@ pub enum TokenError {
     #[error("maximum number of in-flight requests exceeded")]
     TooMany,
     /// The system provides no random bytes.
-    #[error("make a token: {0}")]
+    #[error("generate a token: {0}")]
     Random(getrandom::Error),
 }
 

@@ -11,7 +11,7 @@ const UNIX: &str = "unix://";
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
     /// The URL cannot be parsed.
-    #[error("is no URL")]
+    #[error("is not a URL")]
     Malformed,
     /// The URL has the `unix` scheme, but no part of its path is a socket.
     #[error("has no unix socket of this machine in its path")]

@@ -115,7 +115,7 @@ async fn a_command_that_ends_its_container_ends_with_it() {
                     Ok(answer) => assert!([0, 127, 137].contains(&answer.exit_code), "{answer:?}"),
                     Err(error) => {
                         assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
-                        assert!(error.message().contains("has ended"), "{error}");
+                        assert!(error.message().contains("has exited"), "{error}");
                     }
                 }
             } else {

@@ -210,7 +210,7 @@ async fn the_doctor_finds_a_good_node_good_and_says_what_to_do_about_a_bad_one()
     for (name, found) in [
         ("engine API", "ok      1."),
         ("storage driver", "ok      overlay2"),
-        ("cgroups", "the kubelet has to use the same"),
+        ("cgroups", "the kubelet must use the same"),
         ("live-restore", "warn"),
         ("CRI socket ", "is served by \"dockershim\""),
         ("root directory", "ok"),
@@ -256,7 +256,7 @@ async fn a_shim_that_is_told_to_end_answers_what_is_in_flight() {
     request.await.unwrap().unwrap();
     let log = node.shim_log();
     assert!(log.contains("stopped; pods keep running"), "{log}");
-    assert!(!log.contains("cut off"), "{log}");
+    assert!(!log.contains("dropping unfinished requests"), "{log}");
     // The shim accepts no new clients.
     assert!(cri.containers(ContainerFilter::default()).await.is_err());
 }
@@ -354,9 +354,9 @@ fn what_is_no_socket_is_not_served() {
     let file = || OwnedFd::from(tempfile::tempfile().unwrap());
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for (input, sockets, reason) in [
-        (file(), 1, "no listening unix stream socket"),
-        (udp.into(), 1, "no listening unix stream socket"),
-        (file(), 0, "no socket was handed over"),
+        (file(), 1, "other than a listening unix stream socket"),
+        (udp.into(), 1, "other than a listening unix stream socket"),
+        (file(), 0, "systemd passed no socket"),
     ] {
         let mut command = activated(input, sockets, "unix:///nowhere");
         let output = command.output().unwrap();

@@ -64,7 +64,7 @@ async fn nothing_is_read_of_processes_that_bear_its_numbers() {
     let mut refused = String::new();
     let mut port = forwarder.connect(80).await.unwrap();
     port.error.read_to_string(&mut refused).await.unwrap();
-    assert!(refused.contains("not those of this machine"), "{refused}");
+    assert!(refused.contains("not visible on this machine"), "{refused}");
     // Everything else is done by the engine.
     let echoed = cri.exec(&container, &["echo", "hello"], 10).await.unwrap();
     assert_eq!(echoed.stdout, b"hello\n");

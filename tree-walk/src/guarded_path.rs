@@ -53,7 +53,7 @@ impl GuardedPath {
         prepare: impl Fn(Option<&OwnedFd>, &Path) -> io::Result<()>,
     ) -> io::Result<Self> {
         let invalid = || {
-            let what = "the path of a file has to be absolute and without ..";
+            let what = "the path of a file must be absolute and without ..";
             io::Error::new(io::ErrorKind::InvalidInput, what)
         };
         let (Some(directory), Some(name), true) =

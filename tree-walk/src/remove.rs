@@ -171,7 +171,7 @@ impl<'a> Removal<'a> {
 
     fn remove_file(&mut self, directory: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
         if self.files == Files::Keep {
-            return Err(io::Error::other("it is no directory"));
+            return Err(io::Error::other("not a directory"));
         }
         match self.unlink(directory, name, AtFlags::empty()) {
             // A directory has replaced the file. Its parent is not empty then, which leads to

@@ -47,8 +47,8 @@ pub(super) fn read(
         Some(switch) => Err(bad(
             CERTIFICATES,
             format!(
-                "is needed where {switch} is set, or {DIRECTORY}; allowed: a directory with \
-                 ca.pem, cert.pem and key.pem (~/.docker is not looked at)"
+                "required when {switch} is set, unless {DIRECTORY} is set; allowed: a directory \
+                 with ca.pem, cert.pem and key.pem (~/.docker is not used)"
             ),
         )),
         None => Ok(endpoint),

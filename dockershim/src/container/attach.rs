@@ -68,7 +68,7 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
         if let Some(mut sizes) = sizes {
             while let Some(TerminalSize { width, height }) = sizes.recv().await {
                 if let Err(error) = shim.engine.resize_container(id, width, height).await {
-                    tracing::debug!(container_id = id, %error, "a terminal keeps its size");
+                    tracing::debug!(container_id = id, %error, "cannot resize the terminal");
                 }
             }
         }

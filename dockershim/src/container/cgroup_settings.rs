@@ -87,7 +87,7 @@ impl CgroupSettings {
         match saved {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(Error::Panicked("note down cgroup settings")),
+            Err(_) => Err(Error::Panicked("save cgroup settings")),
         }
     }
 
@@ -132,7 +132,7 @@ impl CgroupSettings {
                     container = container.name(),
                     container_id = container.id(),
                     %error,
-                    "runs without some of its cgroup settings; trying again every 30 s"
+                    "cannot apply some of the container's cgroup settings; retrying every 30 s"
                 );
             }
         }

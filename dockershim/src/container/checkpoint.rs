@@ -51,7 +51,7 @@ pub async fn checkpoint(
     let _reserved = shim.reserve(&format!("checkpoint of {id}"))?;
     let directory = shim.config.root_directory.join(DUMPS).join(id);
     let made = make_directory(&directory);
-    made.map_err(file("make the directory", &directory))?;
+    made.map_err(file("create the directory", &directory))?;
     let dumped = shim
         .engine
         .create_checkpoint(id, NAME, &directory, options.timeout);
@@ -62,7 +62,7 @@ pub async fn checkpoint(
     if archived.is_ok()
         && let Err(error) = shim.engine.delete_checkpoint(id, NAME, &directory).await
     {
-        tracing::debug!(container_id = id, %error, "the engine keeps its checkpoint");
+        tracing::debug!(container_id = id, %error, "cannot remove the engine's checkpoint");
     }
     remove(&directory);
     archived.map(|()| CheckpointContainerResponse {})
@@ -80,7 +80,7 @@ impl CheckpointOptions {
         } = request;
         let path = PathBuf::from(location);
         if path.is_relative() || path.file_name().is_none() || location.ends_with('/') {
-            let reason = format!("{location:?} is no absolute path of a file");
+            let reason = format!("{location:?} is not an absolute path of a file");
             return Err(Error::invalid("location", reason));
         }
         let timeout = match u64::try_from(*timeout) {
@@ -106,13 +106,13 @@ fn explain(error: EngineError) -> Error {
     let words = message.to_ascii_lowercase();
     if *status == NOT_IMPLEMENTED {
         return Error::FailedPrecondition(format!(
-            "{error}: the Docker engine makes checkpoints only with its experimental features: \
+            "{error}: the Docker engine supports checkpoints only with experimental features: set \
              {{\"experimental\": true}} in /etc/docker/daemon.json"
         ));
     }
     if words.contains("criu") && (words.contains("not found") || words.contains("no such file")) {
         return Error::FailedPrecondition(format!(
-            "{error}: the Docker engine makes checkpoints with CRIU: install criu on its machine"
+            "{error}: the Docker engine needs CRIU for checkpoints: install criu on its machine"
         ));
     }
     error.into()
@@ -130,7 +130,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
 
 fn remove(directory: &Path) {
     if let Err(error) = tree_walk::remove_all(directory) {
-        tracing::warn!(%error, "a dump is left over");
+        tracing::warn!(%error, "cannot remove a checkpoint's dump");
     }
 }
 
@@ -138,7 +138,8 @@ async fn archive(directory: PathBuf, location: PathBuf) -> Result<(), Error> {
     let dump = directory.join(NAME);
     if !dump.is_dir() {
         return Err(Error::FailedPrecondition(format!(
-            "the Docker engine made a checkpoint, but not in {} of this machine: it must run here",
+            "the Docker engine created a checkpoint, but not in {} on this machine: the engine \
+             must run here",
             directory.display()
         )));
     }

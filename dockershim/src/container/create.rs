@@ -35,7 +35,7 @@ pub async fn create(
 ) -> Result<CreateContainerResponse, Error> {
     let config = request
         .config
-        .ok_or_else(|| Error::invalid("config", "must be given"))?;
+        .ok_or_else(|| Error::invalid("config", "must be set"))?;
     let sandbox = sandbox::status::find(shim, &request.pod_sandbox_id).await?;
     if sandbox.status.state() != PodSandboxState::SandboxReady {
         return Err(Error::FailedPrecondition(format!(
@@ -92,7 +92,7 @@ async fn create_known(
         // The container is unusable or unknown, and must not keep its name.
         match shim.engine.remove_container(&container_id, true).await {
             Err(error) if !error.is_not_found() => {
-                tracing::warn!(container_id, %error, "a half-made container is left over");
+                tracing::warn!(container_id, %error, "cannot remove a partially created container");
                 shim.names.mark_failed(&container_id);
             }
             _ => shim.inspector.removed(&container_id),
@@ -121,14 +121,14 @@ pub(crate) async fn create_named(shim: &Shim, mut new: NewContainer) -> Result<S
                 .unwrap_or_default();
             if running {
                 return Err(Error::AlreadyExists(format!(
-                    "{:?} exists already, and runs, as {id}",
+                    "{:?} already exists and is running as {id}",
                     new.name
                 )));
             }
             tracing::info!(
                 name = new.name,
                 container_id = id,
-                "removing a left-over of this name"
+                "removing a leftover container with this name"
             );
             match shim.engine.remove_container(&id, false).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -138,7 +138,12 @@ pub(crate) async fn create_named(shim: &Shim, mut new: NewContainer) -> Result<S
         // After a crash, the engine may reserve the name of a container that no longer exists. Only
         // another name helps, so add a random suffix.
         Err(error) if error.is_not_found() => {
-            tracing::warn!(name = new.name, %conflict, "the engine keeps a name without a container");
+            tracing::warn!(
+                name = new.name,
+                %conflict,
+                "the engine reserves the name of a container that no longer exists; using another \
+                 name"
+            );
             let nanos = jiff::Timestamp::now().subsec_nanosecond().unsigned_abs();
             new.name = format!("{}_{nanos:08x}", new.name);
         }
@@ -334,7 +339,7 @@ fn log_path(directory: &str, path: &str) -> Result<String, Error> {
     if !inside {
         return Err(Error::invalid(
             "config.log_path",
-            format!("{path:?} leaves the pod's log directory"),
+            format!("{path:?} is outside the pod's log directory"),
         ));
     }
     Ok(Path::new(directory)
@@ -348,7 +353,7 @@ fn environment(envs: Vec<KeyValue>) -> Result<Vec<String>, Error> {
         let value = String::from_utf8(env.value).map_err(|_| {
             Error::invalid(
                 format!("config.envs[{index}].value"),
-                format!("{} is no UTF-8, which the engine's API needs", env.key),
+                format!("{} is not UTF-8, which the engine's API requires", env.key),
             )
         })?;
         Ok(format!("{}={value}", env.key))

@@ -40,7 +40,7 @@ pub fn cdi(devices: Vec<CdiDevice>, engine: &Connection) -> Result<Vec<DeviceReq
         return Ok(Vec::new());
     }
     if !engine.serves(1, 44) {
-        let reason = "the Docker engine has CDI devices from API 1.44 (Docker 25) on";
+        let reason = "CDI devices require a Docker engine of API 1.44 (Docker 25) or newer";
         return Err(Error::unsupported(FIELD, reason));
     }
     let names = devices.into_iter().enumerate().map(|(index, device)| {

@@ -48,9 +48,13 @@ fn responses(
             Ok(event) => Ok(response(&event, &context)),
             Err(BroadcastStreamRecvError::Lagged(missed)) => {
                 context.model.events.count_missed(missed);
-                tracing::warn!(missed, "a listener to container events does not keep up");
+                tracing::warn!(
+                    missed,
+                    "a container event listener is too slow and missed events"
+                );
                 Err(Status::data_loss(format!(
-                    "{missed} events were missed, as they were not read in time; list, and listen anew"
+                    "{missed} events were dropped because they were not read in time; list the \
+                     containers and listen again"
                 )))
             }
         })

@@ -77,7 +77,7 @@ pub(super) fn require_running(container: &Container) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::FailedPrecondition(format!(
-        "container {} is {}; a running one is needed",
+        "container {} is {}; it must be running",
         container.id(),
         state.as_str_name()
     )))
@@ -143,7 +143,7 @@ async fn follow_sizes(
             for _ in 0..RESIZE_TRIES {
                 match shim.engine.resize_exec(exec, width, height).await {
                     Ok(()) => break,
-                    Err(error) => tracing::debug!(%error, "try again"),
+                    Err(error) => tracing::debug!(%error, "cannot resize the terminal; retrying"),
                 }
                 tokio::time::sleep(RESIZE_PAUSE).await;
             }

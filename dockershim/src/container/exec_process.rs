@@ -62,7 +62,7 @@ pub async fn wait_for_exit(shim: &Shim, exec: &str, container: &str) -> Result<C
         () = not_reported => None,
     };
     exited.ok_or_else(|| {
-        let reason = "has ended, and the engine does not tell how its command did";
+        let reason = "has exited, and the engine does not report the command's exit code";
         Error::FailedPrecondition(format!("container {container} {reason}"))
     })
 }
@@ -73,7 +73,7 @@ pub async fn has_started(shim: &Shim, exec: &str) -> bool {
     match shim.engine.inspect_exec(exec).await {
         Ok(state) => CommandExit::of(&state).is_none_or(|exited| exited.started),
         Err(error) => {
-            tracing::debug!(%error, "taken for a command that was started");
+            tracing::debug!(%error, "cannot inspect the command; assuming that it was started");
             true
         }
     }
@@ -105,11 +105,11 @@ pub async fn kill(shim: &Shim, exec: &str, container: &str) {
             Ok(state) => match state.pid.filter(|pid| *pid > 0) {
                 Some(pid) => match signal(shim, container, pid, Signal::KILL).await {
                     Ok(0) => return,
-                    Ok(_) => "it does not end".to_owned(),
+                    Ok(_) => "the command does not exit".to_owned(),
                     Err(error) => break error.to_string(),
                 },
                 None if CommandExit::of(&state).is_some() => return,
-                None => "it has not begun".to_owned(),
+                None => "the command has not started".to_owned(),
             },
             // The container is gone, and the command with it.
             Err(error) if error.is_not_found() => return,
@@ -124,7 +124,7 @@ pub async fn kill(shim: &Shim, exec: &str, container: &str) {
     tracing::warn!(
         container_id = container,
         error = failed,
-        "a command may outlive its request"
+        "cannot kill the command, which may outlive its request"
     );
 }
 

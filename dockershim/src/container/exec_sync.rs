@@ -76,7 +76,7 @@ pub async fn exec_sync(
             limit: limit.unwrap_or_default(),
         },
         () = gone.cancelled() => {
-            Error::FailedPrecondition(format!("the client of command {exec} has left"))
+            Error::FailedPrecondition(format!("the client of command {exec} disconnected"))
         }
     };
     let killing = Arc::clone(shim);

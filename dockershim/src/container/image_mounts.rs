@@ -81,7 +81,7 @@ pub async fn prepare(
 ) -> Result<(DockerMount, ImageMount), Error> {
     let spec = mount.image.unwrap_or_default();
     if !mount.readonly {
-        let reason = "an image is mounted read-only; set it to true";
+        let reason = "images can only be mounted read-only; set it to true";
         return Err(Error::invalid(format!("{field}.readonly"), reason));
     }
     let sub_path = mount.image_sub_path;
@@ -89,7 +89,7 @@ pub async fn prepare(
         .components()
         .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if !relative {
-        let reason = format!("{sub_path:?} is no path inside the image");
+        let reason = format!("{sub_path:?} is not a path inside the image");
         return Err(Error::invalid(format!("{field}.image_sub_path"), reason));
     }
     let known = shim
@@ -203,7 +203,7 @@ pub async fn check_sub_paths(
         return Err(match error.cause {
             Cause::NotFound(_) | Cause::Refused { .. } => Error::invalid(
                 &mount.field,
-                format!("the engine finds no {:?} in the image", mount.sub_path),
+                format!("the engine cannot find {:?} in the image", mount.sub_path),
             ),
             _ => error.into(),
         });

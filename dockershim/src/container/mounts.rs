@@ -67,7 +67,7 @@ pub async fn apply_mounts(
 
 fn check(index: usize, mount: &Mount, recursive: bool) -> Result<(), Error> {
     let field = |name: &str| format!("config.mounts[{index}].{name}");
-    let lacking = "the Docker engine has no means for it";
+    let lacking = "not supported by the Docker engine";
     for (name, asked) in [
         ("uidMappings", !mount.uid_mappings.is_empty()),
         ("gidMappings", !mount.gid_mappings.is_empty()),
@@ -80,16 +80,16 @@ fn check(index: usize, mount: &Mount, recursive: bool) -> Result<(), Error> {
     if mount.recursive_read_only {
         let name = field("recursive_read_only");
         if !mount.readonly {
-            return Err(Error::invalid(name, "needs readonly"));
+            return Err(Error::invalid(name, "requires readonly"));
         }
         if mount.propagation() != MountPropagation::PropagationPrivate {
             return Err(Error::invalid(
                 name,
-                "needs propagation PROPAGATION_PRIVATE",
+                "requires propagation PROPAGATION_PRIVATE",
             ));
         }
         if !recursive {
-            let reason = "needs a Docker engine of API 1.44 (Docker 25) and Linux 5.12 or newer";
+            let reason = "requires a Docker engine of API 1.44 (Docker 25) and Linux 5.12 or newer";
             return Err(Error::unsupported(name, reason));
         }
     }
@@ -102,7 +102,7 @@ fn check(index: usize, mount: &Mount, recursive: bool) -> Result<(), Error> {
         if needed && !path.starts_with('/') {
             return Err(Error::invalid(
                 field(name),
-                format!("{path:?} is no absolute path"),
+                format!("{path:?} is not an absolute path"),
             ));
         }
     }
@@ -117,7 +117,7 @@ async fn make_source(path: &str) -> Result<(), Error> {
         other => other.map(drop),
     };
     made.map_err(|source| Error::File {
-        action: "make the source of a mount",
+        action: "create the source of a mount",
         path: path.into(),
         source,
     })
@@ -162,7 +162,7 @@ fn bind(index: usize, mount: &Mount) -> Result<String, Error> {
     if source.contains(':') || target.contains(':') {
         return Err(Error::unsupported(
             format!("config.mounts[{index}].selinux_relabel"),
-            "the engine cannot relabel a path with ':'",
+            "the engine cannot relabel a path that contains ':'",
         ));
     }
     let access = if mount.readonly { "ro" } else { "rw" };

@@ -41,7 +41,7 @@ pub(crate) async fn remove_found(shim: &Shim, container: &Container) -> Result<(
     if !log_path.is_empty()
         && let Err(error) = symlink::remove(Path::new(log_path)).await
     {
-        tracing::warn!(container_id = container.id(), %error, "a link is left over");
+        tracing::warn!(container_id = container.id(), %error, "cannot remove the log symlink");
     }
     remove_docker(shim, container.id()).await
 }

@@ -20,8 +20,8 @@ pub async fn reopen_log(
     if !container.cri_log {
         return Err(Error::unsupported(
             "container_id",
-            "its log is the engine's own, which rotates it; --log-format cri gives containers \
-             a log that can be reopened",
+            "the engine writes and rotates the container's log; only logs of --log-format cri can \
+             be reopened",
         ));
     }
     shim.logs.reopen(container.id()).await?;

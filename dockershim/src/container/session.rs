@@ -105,7 +105,7 @@ async fn input(stdin: Option<Reader>, mut to: impl AsyncWrite + Unpin) -> std::c
                 let _ = to.shutdown().await;
             }
             // A process that no longer reads may still write.
-            Err(error) => tracing::debug!(%error, "input is dropped"),
+            Err(error) => tracing::debug!(%error, "cannot forward stdin; dropping the rest of it"),
         }
     }
     std::future::pending().await
@@ -118,12 +118,14 @@ impl SessionEnd {
     pub(super) fn into_error(self, kind: &'static str, id: &str) -> Error {
         let cause = match self {
             Self::Output | Self::NotStarted(_) | Self::ClientGone => {
-                return Error::FailedPrecondition(format!("the client of {kind} {id} has left"));
+                return Error::FailedPrecondition(format!(
+                    "the client of {kind} {id} disconnected"
+                ));
             }
             Self::Engine(error) => Cause::Unreachable(error.to_string()),
         };
         Error::Engine(EngineError {
-            action: "carry the streams of",
+            action: "forward the streams of",
             object: format!("{kind} {id}"),
             cause,
         })

@@ -19,7 +19,7 @@ pub async fn start(
     let id = container.id();
     if container.status.state() != ContainerState::ContainerCreated {
         return Err(Error::FailedPrecondition(format!(
-            "container {id} is {}; only a created one can be started",
+            "container {id} is {}; only a created container can be started",
             container.status.state().as_str_name()
         )));
     }
@@ -30,7 +30,7 @@ pub async fn start(
     link_log(shim, id).await;
     started?;
     if let Err(error) = refreshed {
-        tracing::warn!(container_id = id, %error, "started, but cannot be looked at");
+        tracing::warn!(container_id = id, %error, "started the container, but cannot inspect it");
         shim.model.amend_container(id, |container| {
             container.status.state = ContainerState::ContainerRunning.into();
             container.status.started_at = jiff::Timestamp::now().as_nanosecond() as i64;
@@ -57,12 +57,12 @@ async fn link_log(shim: &Shim, id: &str) {
         if container.status.state() == ContainerState::ContainerRunning {
             tracing::warn!(
                 container_id = id,
-                "no log: the engine's log driver writes no file"
+                "the container has no log: the engine's log driver writes no file"
             );
         }
         return;
     }
     if let Err(error) = symlink::create(Path::new(log_path), Path::new(engine_log)).await {
-        tracing::warn!(container_id = id, %error, "no log");
+        tracing::warn!(container_id = id, %error, "cannot create the log symlink");
     }
 }

@@ -47,7 +47,7 @@ pub fn label(unified: &Unified) -> Result<Option<(String, String)>, Error> {
 fn check_keys(unified: &Unified) -> Result<(), Error> {
     match unified.keys().find(|key| !is_file_name(key)) {
         None => Ok(()),
-        Some(key) => Err(Error::invalid(FIELD, format!("{key:?} is no cgroup file"))),
+        Some(key) => Err(Error::invalid(FIELD, format!("not a cgroup file: {key:?}"))),
     }
 }
 

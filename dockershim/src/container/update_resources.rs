@@ -29,7 +29,7 @@ pub async fn update_resources(
     let state = container.status.state();
     if state == ContainerState::ContainerExited {
         return Err(Error::FailedPrecondition(format!(
-            "container {} has ended; its resources cannot be changed",
+            "container {} has exited; its resources cannot be changed",
             container.id()
         )));
     }
@@ -45,7 +45,7 @@ pub async fn update_resources(
         shim.cgroup_settings.change(&container, unified).await?;
     } else if !unified.is_empty() {
         return Err(Error::FailedPrecondition(format!(
-            "linux.unified: container {} has no cgroup before it is started",
+            "linux.unified: container {} has no cgroup until it is started",
             container.id()
         )));
     }

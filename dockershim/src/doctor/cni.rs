@@ -14,7 +14,7 @@ const CONFIGURATION: &str = "CNI configuration";
 const PLUGINS: &str = "CNI plugins";
 /// The extensions of configuration files, as in libcni.
 const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
-const INSTALL: &str = "install a network add-on, or put a CNI configuration list there";
+const INSTALL: &str = "install a network add-on, or add a CNI configuration list there";
 
 /// Checks the configurations in `configurations` and the plugins in `programs`.
 pub fn check(configurations: &Path, programs: &[&Path]) -> Vec<Check> {
@@ -25,7 +25,7 @@ pub fn check(configurations: &Path, programs: &[&Path]) -> Vec<Check> {
             return vec![Check::fail(
                 CONFIGURATION,
                 format!("{shown}: {error}"),
-                format!("{INSTALL}; or name its directory with --cni-conf-dir"),
+                format!("{INSTALL}; or set its directory with --cni-conf-dir"),
             )];
         }
     };
@@ -42,13 +42,13 @@ pub fn check(configurations: &Path, programs: &[&Path]) -> Vec<Check> {
             Err(reason) => checks.push(Check::warn(
                 CONFIGURATION,
                 format!("{}: {reason}", file.display()),
-                "correct or remove the file",
+                "fix or remove the file",
             )),
         }
     }
     checks.push(Check::fail(
         CONFIGURATION,
-        format!("{shown} has no configuration that can be used"),
+        format!("{shown} has no valid configuration"),
         INSTALL,
     ));
     checks
@@ -77,13 +77,13 @@ fn types(file: &Path) -> Result<Vec<String>, String> {
             return Err("field \"plugins\": empty".into());
         }
         Value::Array(plugins) => plugins.as_slice(),
-        _ if is_list => return Err("field \"plugins\": a list is needed".into()),
+        _ if is_list => return Err("field \"plugins\": must be a list".into()),
         _ => std::slice::from_ref(&value),
     };
     let mut types: Vec<String> = Vec::new();
     for plugin in plugins {
         let Some(own) = plugin["type"].as_str() else {
-            return Err("field \"type\": a text is needed in each plugin".into());
+            return Err("field \"type\": must be a string in each plugin".into());
         };
         for name in [Some(own), plugin["ipam"]["type"].as_str()]
             .into_iter()
@@ -108,13 +108,13 @@ fn plugins(types: &[String], programs: &[&Path]) -> Check {
     let dirs: Vec<_> = programs.iter().map(|d| d.display().to_string()).collect();
     let dirs = dirs.join(", ");
     if missing.is_empty() {
-        return Check::ok(PLUGINS, format!("all in {dirs}"));
+        return Check::ok(PLUGINS, format!("all found in {dirs}"));
     }
     Check::fail(
         PLUGINS,
-        format!("{} not in {dirs}", missing.join(", ")),
-        "install the plugins (containernetworking-plugins, or those of the network add-on), or \
-         name their directory with --cni-bin-dir",
+        format!("{} not found in {dirs}", missing.join(", ")),
+        "install the plugins (containernetworking-plugins, or those of the network add-on), or set \
+         their directory with --cni-bin-dir",
     )
 }
 
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(verdicts(&checks), expected);
         let detail = &checks[1].detail;
         assert!(
-            detail.starts_with("host-local, portmap not in "),
+            detail.starts_with("host-local, portmap not found in "),
             "{detail}"
         );
 

@@ -31,7 +31,7 @@ impl Server {
     fn describe(&self) -> String {
         match self.pid {
             Some(pid) => format!("{:?}, process {}", self.name, pid.as_raw_nonzero()),
-            None => "a process that cannot be seen from here".into(),
+            None => "a process that is not visible from here".into(),
         }
     }
 }
@@ -62,7 +62,7 @@ pub fn check(socket: &Path, server: Option<&Server>) -> Check {
         return match fs::symlink_metadata(socket) {
             Ok(found) if !is_socket(&found) => Check::fail(
                 name,
-                format!("{shown} exists and is no socket"),
+                format!("{shown} exists and is not a socket"),
                 format!("remove {shown}, or choose another --container-runtime-endpoint"),
             ),
             _ => Check::ok(name, format!("{shown} is free")),
@@ -75,9 +75,9 @@ pub fn check(socket: &Path, server: Option<&Server>) -> Check {
     if server.is_init() {
         return Check::fail(
             name,
-            format!("{shown} is held by {by}, for a service that it starts"),
-            "serve with --container-runtime-endpoint=fd:// from that socket's service, or stop \
-             the socket unit (systemctl list-sockets)",
+            format!("{by} holds {shown} for a socket-activated service"),
+            "run the shim with --container-runtime-endpoint=fd:// as that socket's service, or \
+             stop the socket unit (systemctl list-sockets)",
         );
     }
     Check::fail(

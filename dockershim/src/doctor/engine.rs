@@ -23,10 +23,10 @@ use crate::{
 /// How long the engine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 const ENGINE: &str = "engine";
-const START: &str = "start the engine (systemctl enable --now docker), or name its address with \
+const START: &str = "start the engine (systemctl enable --now docker), or set its address with \
                      --docker-endpoint";
-const CERTIFICATES: &str = "give the engine's authority, and a certificate and key that the engine \
-                            takes, as ca.pem, cert.pem and key.pem with --docker-cert-path";
+const CERTIFICATES: &str = "provide the engine's CA, and a certificate and key that the engine \
+                            accepts, as ca.pem, cert.pem and key.pem with --docker-cert-path";
 /// A user who can write to the engine's socket has root access to the node.
 const WRITE_BY_OTHERS: u32 = 0o002;
 
@@ -67,7 +67,7 @@ pub async fn check(endpoint: &Endpoint, log_driver: LogDriver) -> Vec<Check> {
         Err(error) => checks.push(Check::fail(
             ENGINE,
             error.to_string(),
-            "look at the engine's log (journalctl -u docker)",
+            "check the engine's log (journalctl -u docker)",
         )),
     }
     checks
@@ -82,7 +82,7 @@ fn socket(path: &Path) -> Check {
         Err(error) => return Check::fail(name, format!("{shown}: {error}"), START),
     };
     if !found.file_type().is_socket() {
-        return Check::fail(name, format!("{shown} is no socket"), START);
+        return Check::fail(name, format!("{shown} is not a socket"), START);
     }
     let detail = format!(
         "{shown}: mode {:04o}, user {}, group {}",
@@ -93,14 +93,14 @@ fn socket(path: &Path) -> Check {
     if access(path, Access::READ_OK | Access::WRITE_OK).is_err() {
         return Check::fail(
             name,
-            format!("{detail}; not for this user"),
+            format!("{detail}; not accessible to this user"),
             "run the shim as root, or as a user in the socket's group",
         );
     }
     if found.mode() & WRITE_BY_OTHERS != 0 {
         return Check::warn(
             name,
-            format!("{detail}; every user of this node is as good as root"),
+            format!("{detail}; every user on this node can become root"),
             format!("chmod o-rwx {shown}"),
         );
     }
@@ -114,7 +114,7 @@ async fn api(endpoint: &Endpoint) -> (Check, bool) {
     match tokio::time::timeout(PATIENCE, probe(endpoint)).await {
         Ok(Ok(probe)) => {
             let detail = format!(
-                "{}.{} ({major}.{minor} or newer is needed)",
+                "{}.{} ({major}.{minor} or newer is required)",
                 probe.api.0, probe.api.1
             );
             (Check::ok(name, detail), true)
@@ -124,16 +124,16 @@ async fn api(endpoint: &Endpoint) -> (Check, bool) {
             (Check::fail(name, error.to_string(), remedy), false)
         }
         Ok(Err(error @ ProbeError::Dial(DialError::Tls(_)))) => {
-            let detail = format!("{endpoint} cannot be reached: {error}");
+            let detail = format!("cannot reach {endpoint}: {error}");
             (Check::fail(ENGINE, detail, CERTIFICATES), false)
         }
         Ok(Err(error)) => {
-            let detail = format!("{endpoint} cannot be reached: {error}");
+            let detail = format!("cannot reach {endpoint}: {error}");
             (Check::fail(ENGINE, detail, START), false)
         }
         Err(_) => {
-            let detail = format!("{endpoint} does not answer within {PATIENCE:?}");
-            let remedy = "look at the engine's log (journalctl -u docker), and restart it";
+            let detail = format!("{endpoint} did not answer within {PATIENCE:?}");
+            let remedy = "check the engine's log (journalctl -u docker), and restart the engine";
             (Check::fail(ENGINE, detail, remedy), false)
         }
     }
@@ -146,8 +146,8 @@ fn score(engine: &Connection) -> Option<Check> {
     Some(if capabilities & CAP_SYS_RESOURCE == 0 {
         Check::warn(
             name,
-            "the engine lacks CAP_SYS_RESOURCE: low scores of pods are raised to its own",
-            "run the engine with CAP_SYS_RESOURCE, or live with it: --clamp-oom-score-adj=auto",
+            "the engine lacks CAP_SYS_RESOURCE: lower scores of pods are raised to its own",
+            "run the engine with CAP_SYS_RESOURCE, or accept it: --clamp-oom-score-adj=auto",
         )
     } else {
         Check::ok(name, "the engine has CAP_SYS_RESOURCE")
@@ -188,6 +188,6 @@ mod tests {
             .filter(|c| c.verdict == Verdict::Fail)
             .collect();
         assert_eq!(failed.len(), 1, "{checks:?}");
-        assert!(failed[0].detail.contains("cannot be reached"), "{checks:?}");
+        assert!(failed[0].detail.contains("cannot reach"), "{checks:?}");
     }
 }

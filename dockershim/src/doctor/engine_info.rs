@@ -40,7 +40,7 @@ fn version(info: &SystemInfo) -> Check {
 
 fn storage(info: &SystemInfo) -> Check {
     let name = "storage driver";
-    let remedy = format!("use overlay2: {{\"storage-driver\": \"overlay2\"}} in {SETTINGS}");
+    let remedy = format!("use overlay2: set {{\"storage-driver\": \"overlay2\"}} in {SETTINGS}");
     match info.driver.as_deref().unwrap_or_default() {
         driver @ ("overlay2" | "overlayfs" | "btrfs" | "zfs") => Check::ok(name, driver),
         "vfs" => Check::warn(
@@ -50,7 +50,7 @@ fn storage(info: &SystemInfo) -> Check {
         ),
         driver => Check::warn(
             name,
-            format!("{driver:?}: slow or no longer cared for"),
+            format!("{driver:?}: slow or no longer maintained"),
             remedy,
         ),
     }
@@ -68,29 +68,29 @@ fn cgroups(info: &SystemInfo, host: &Host) -> Check {
             return Check::fail(
                 name,
                 "driver none: the engine cannot limit or measure a container",
-                "give the engine's user cgroup v2 delegation, or run it as root",
+                "delegate cgroup v2 to the engine's user, or run the engine as root",
             );
         }
         _ => "cgroupfs",
     };
     let detail = format!(
-        "v{version}, driver {driver}: the kubelet has to use the same; one that does not ask the \
-         runtime needs cgroupDriver: {driver}"
+        "v{version}, driver {driver}: the kubelet must use the same; if it does not ask the \
+         runtime, set its cgroupDriver: {driver}"
     );
     if host.systemd && driver == "cgroupfs" {
         return Check::warn(
             name,
-            format!("{detail}; systemd runs this host, and two managers may disagree under load"),
+            format!("{detail}; this host runs systemd, and two managers may conflict under load"),
             format!(
-                "{{\"exec-opts\": [\"native.cgroupdriver=systemd\"]}} in {SETTINGS}, for a node \
-                 without pods"
+                "set {{\"exec-opts\": [\"native.cgroupdriver=systemd\"]}} in {SETTINGS} while the \
+                 node has no pods"
             ),
         );
     }
     if version == 1 {
         return Check::warn(
             name,
-            format!("{detail}; Kubernetes no longer develops for cgroup v1"),
+            format!("{detail}; Kubernetes no longer adds features for cgroup v1"),
             "boot with systemd.unified_cgroup_hierarchy=1",
         );
     }
@@ -101,19 +101,17 @@ fn logging(info: &SystemInfo, wanted: LogDriver) -> Check {
     let name = "log driver";
     let default = info.logging_driver.as_deref().unwrap_or("unknown");
     if wanted == LogDriver::Engine {
-        let detail = format!("{default}, the engine's own, for pods too");
+        let detail = format!("{default}, the engine's default, for pods too");
         return match default {
             driver if READABLE.contains(&driver) => Check::ok(name, detail),
             "none" => Check::warn(
                 name,
-                format!("{detail}: what they write is nowhere, and they have no logs"),
+                format!("{detail}: their output is discarded, and they have no logs"),
                 "--log-driver=json-file",
             ),
             _ => Check::ok(
                 name,
-                format!(
-                    "{detail}: they have logs while \"cache-disabled\" is not among its options"
-                ),
+                format!("{detail}: they have logs unless \"cache-disabled\" is set in its options"),
             ),
         };
     }
@@ -124,7 +122,7 @@ fn logging(info: &SystemInfo, wanted: LogDriver) -> Check {
     if known.is_some_and(|drivers| drivers.iter().all(|driver| driver != LOG_DRIVER)) {
         return Check::fail(
             name,
-            format!("the engine has no driver {LOG_DRIVER}, which pods' logs are read from"),
+            format!("the engine has no {LOG_DRIVER} driver, which pod logs are read from"),
             "use an engine with its built-in log drivers",
         );
     }
@@ -137,12 +135,12 @@ fn logging(info: &SystemInfo, wanted: LogDriver) -> Check {
 fn live_restore(info: &SystemInfo) -> Check {
     let name = "live-restore";
     if info.live_restore_enabled.unwrap_or_default() {
-        return Check::ok(name, "on: pods outlive a restart of the engine");
+        return Check::ok(name, "on: pods survive a restart of the engine");
     }
     Check::warn(
         name,
-        "off: when the engine restarts, every pod ends",
-        format!("{{\"live-restore\": true}} in {SETTINGS}, then systemctl reload docker"),
+        "off: a restart of the engine kills every pod",
+        format!("set {{\"live-restore\": true}} in {SETTINGS}, then systemctl reload docker"),
     )
 }
 

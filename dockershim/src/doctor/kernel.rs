@@ -26,11 +26,11 @@ fn overlay(proc: &Path) -> Check {
         .lines()
         .any(|line| line.split_whitespace().next_back() == Some("overlay"))
     {
-        return Check::ok(name, "there");
+        return Check::ok(name, "available");
     }
     Check::warn(
         name,
-        "not loaded: images take more room and time",
+        "not loaded: images use more disk space and time",
         "modprobe overlay; echo overlay > /etc/modules-load.d/kubernetes.conf",
     )
 }
@@ -60,7 +60,7 @@ fn ip_forward(proc: &Path) -> Check {
     }
     Check::fail(
         name,
-        "net.ipv4.ip_forward is not 1: pods reach nothing outside this node",
+        "net.ipv4.ip_forward is not 1: pods cannot reach anything outside this node",
         "sysctl -w net.ipv4.ip_forward=1, and the same in /etc/sysctl.d",
     )
 }
@@ -69,7 +69,7 @@ fn user_namespaces(proc: &Path) -> Check {
     let name = "user namespaces";
     let most = read(proc, "sys/user/max_user_namespaces").and_then(|text| text.parse().ok());
     match most {
-        Some(1_u64..) => Check::ok(name, "there"),
+        Some(1_u64..) => Check::ok(name, "available"),
         Some(0) => Check::warn(
             name,
             "user.max_user_namespaces is 0: an engine with userns-remap cannot start pods",
@@ -77,7 +77,7 @@ fn user_namespaces(proc: &Path) -> Check {
         ),
         None => Check::warn(
             name,
-            "the kernel has none: an engine with userns-remap cannot start pods",
+            "not supported by the kernel: an engine with userns-remap cannot start pods",
             "run a kernel with CONFIG_USER_NS",
         ),
     }

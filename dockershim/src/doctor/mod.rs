@@ -73,11 +73,11 @@ pub async fn examine(cli: &Cli) -> Report {
 
 fn flags(cli: &Cli) -> Check {
     match Config::try_from(cli) {
-        Ok(_) => Check::ok("flags", "can be used"),
+        Ok(_) => Check::ok("flags", "valid"),
         Err(error) => Check::fail(
             "flags",
             error.to_string(),
-            "correct the flag; dockershim --help describes it",
+            "fix the flag; see dockershim --help",
         ),
     }
 }

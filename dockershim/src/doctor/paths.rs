@@ -37,7 +37,7 @@ fn writable(name: &'static str, flag: &str, path: &Path) -> Check {
     let shown = path.display();
     let remedy = format!("choose another --{flag}, or run the shim as root");
     if !there.is_dir() {
-        let detail = format!("{shown}: {} is no directory", there.display());
+        let detail = format!("{shown}: {} is not a directory", there.display());
         return Check::fail(name, detail, remedy);
     }
     if let Err(error) = access(there, Access::WRITE_OK | Access::EXEC_OK) {
@@ -45,21 +45,20 @@ fn writable(name: &'static str, flag: &str, path: &Path) -> Check {
         return Check::fail(name, detail, remedy);
     }
     if there == path {
-        Check::ok(name, format!("{shown} can be written to"))
+        Check::ok(name, format!("{shown} is writable"))
     } else {
-        Check::ok(name, format!("{shown} can be made"))
+        Check::ok(name, format!("{shown} can be created"))
     }
 }
 
 /// Checks that the shim can listen on `address`, the value of `flag`. If a shim may be running, the
 /// address may be in use by it.
 pub fn address(name: &'static str, flag: &str, address: SocketAddr, shim_may_run: bool) -> Check {
-    let remedy = format!("choose another --{flag}; with port 0 the system chooses a free one");
+    let remedy = format!("choose another --{flag}; port 0 selects a free port");
     match TcpListener::bind(address) {
-        Ok(_) => Check::ok(name, format!("{address} can be listened on")),
+        Ok(_) => Check::ok(name, format!("{address} is available")),
         Err(error) if shim_may_run && error.kind() == io::ErrorKind::AddrInUse => {
-            let detail =
-                format!("{address} is in use, as it has to be if it is by the shim that runs");
+            let detail = format!("{address} is in use, as expected if the running shim uses it");
             Check::ok(name, detail)
         }
         Err(error) => Check::fail(name, format!("{address}: {error}"), remedy),
@@ -84,7 +83,7 @@ pub fn engine_disk(root: &Path) -> Check {
         Err(error) => Check::warn(
             name,
             format!("{}: {error}", root.display()),
-            "run the doctor as root, on the engine's own node",
+            "run the doctor as root, on the engine's node",
         ),
     }
 }
@@ -113,7 +112,7 @@ fn judge_room(name: &'static str, root: &Path, bytes: DiskSpace, files: DiskSpac
         bytes.percent(),
         files.percent()
     );
-    let remedy = "make room (docker system df, docker image prune), or move the engine's \
+    let remedy = "free up space (docker system df, docker image prune), or move the engine's \
                   data-root to a larger disk";
     if bytes.free < NOTHING {
         Check::fail(name, detail, remedy)

@@ -95,7 +95,11 @@ impl Engine {
             .run(docker.create_container(Some(options), new.body))
             .await?;
         for warning in &created.warnings {
-            tracing::warn!(container_id = created.id, warning, "the engine warns");
+            tracing::warn!(
+                container_id = created.id,
+                warning,
+                "warning from the engine"
+            );
         }
         Ok(created.id)
     }

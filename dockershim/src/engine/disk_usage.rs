@@ -59,7 +59,7 @@ fn size_in(answer: &[u8]) -> Result<u64, Cause> {
         serde_json::from_slice(answer).map_err(|error| Cause::Protocol(error.to_string()))?;
     let of_images = usage.image_usage.and_then(|images| images.total_size);
     let size = usage.layers_size.or(of_images);
-    size.ok_or_else(|| Cause::Protocol("no size of the layers".to_owned()))
+    size.ok_or_else(|| Cause::Protocol("the size of the layers is missing".to_owned()))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl Endpoint {
     pub fn over_tls(self, directory: &Path) -> Result<Self, String> {
         match self {
             Self::Unix(_) => Err(format!(
-                "{self} needs no certificates; allowed: with tcp://<host>:<port>"
+                "{self} does not use certificates; allowed: with tcp://<host>:<port>"
             )),
             Self::Tcp(address) | Self::Tls { address, .. } => {
                 Tls::read(&address, directory).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ impl FromStr for Endpoint {
             {
                 Ok(Self::Tcp(address.into()))
             }
-            _ => Err(format!("{text:?} is no engine address; {allowed}")),
+            _ => Err(format!("{text:?} is not an engine address; {allowed}")),
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct EngineError {
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
     /// There is no connection, or it broke.
-    #[error("the Docker engine cannot be reached: {0}")]
+    #[error("cannot reach the Docker engine: {0}")]
     Unreachable(String),
     /// The engine did not answer in time; whether it performed the operation is unknown.
     #[error("the Docker engine did not answer within {0:?}")]
@@ -40,7 +40,7 @@ pub enum Cause {
         message: String,
     },
     /// The response does not conform to the API.
-    #[error("unexpected answer: {0}")]
+    #[error("unexpected response: {0}")]
     Protocol(String),
 }
 

@@ -94,7 +94,11 @@ impl Engine {
         }
         let removal = self.remove_container(&id, false);
         if let Ok(Err(error)) = tokio::time::timeout(REMOVAL, removal).await {
-            tracing::warn!(container_id = id, %error, "a container that was never started is left over");
+            tracing::warn!(
+                container_id = id,
+                %error,
+                "cannot remove a container created to read an image's files"
+            );
         }
         read.map(|()| files)
     }

@@ -104,7 +104,7 @@ impl LogPieces {
                 pieces.push(piece);
             }
             if self.ended && !self.buffer.is_empty() {
-                return Err(self.broken("it ends inside a piece".to_owned()));
+                return Err(self.broken("it ends inside a frame".to_owned()));
             }
             if self.ended || !pieces.is_empty() {
                 return Ok(pieces);

@@ -116,9 +116,7 @@ impl Engine {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
-            state: ArcSwap::from_pointee(ConnectionState::Disconnected(
-                "not reached since the start".into(),
-            )),
+            state: ArcSwap::from_pointee(ConnectionState::Disconnected("not connected yet".into())),
             info: ArcSwapOption::empty(),
             observer: None,
             scratch: ScratchUse::default(),

@@ -19,7 +19,7 @@ pub enum OutputError {
     #[error("the Docker engine dropped the connection: {0}")]
     Engine(io::Error),
     /// The receiver failed.
-    #[error("nobody takes the output: {0}")]
+    #[error("cannot deliver the output: {0}")]
     Taker(io::Error),
 }
 
@@ -54,7 +54,7 @@ pub async fn carry(
             STDIN..STDERR => copy(&mut from, stdout, length).await?,
             STDERR => copy(&mut from, stderr, length).await?,
             other => {
-                let text = format!("a piece of output for stream {other}");
+                let text = format!("output for unknown stream {other}");
                 let error = io::Error::new(io::ErrorKind::InvalidData, text);
                 return Err(OutputError::Engine(error));
             }

@@ -41,7 +41,10 @@ pub enum ProbeError {
         reason: String,
     },
     /// The engine is older than [`OLDEST_API`].
-    #[error("{endpoint} serves API {}.{}, but {}.{} or newer is needed", api.0, api.1, OLDEST_API.0, OLDEST_API.1)]
+    #[error(
+        "{endpoint} serves API {}.{}, but {}.{} or newer is required",
+        api.0, api.1, OLDEST_API.0, OLDEST_API.1
+    )]
     TooOld {
         /// The engine's address.
         endpoint: String,

@@ -77,7 +77,7 @@ impl Tls {
             .with_client_auth_cert(chain, key)
             .map_err(|error| match error {
                 rustls::Error::InconsistentKeys(_) => {
-                    bad(file(KEY), format!("it is not the key of {CERTIFICATE}"))
+                    bad(file(KEY), format!("not the key of {CERTIFICATE}"))
                 }
                 error => bad(file(CERTIFICATE), error),
             })?;
@@ -100,7 +100,7 @@ impl Tls {
         match tokio::time::timeout(READ, agreed).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(self.explain(&error).unwrap_or_else(|| error.to_string())),
-            Err(_) => Err(format!("the engine does not agree on it within {READ:?}")),
+            Err(_) => Err(format!("the handshake did not finish within {READ:?}")),
         }
     }
 
@@ -112,11 +112,11 @@ impl Tls {
         let file = |name| self.directory.join(name).display().to_string();
         Some(match error {
             rustls::Error::InvalidCertificate(Refused::UnknownIssuer) => format!(
-                "the engine's certificate is not of an authority in {}",
+                "the engine's certificate is not signed by a CA in {}",
                 file(AUTHORITY)
             ),
             rustls::Error::InvalidCertificate(refused) => {
-                format!("the engine's certificate is refused: {refused}")
+                format!("the engine's certificate was rejected: {refused}")
             }
             rustls::Error::AlertReceived(
                 Alert::AccessDenied
@@ -129,11 +129,11 @@ impl Tls {
                 | Alert::UnknownCA
                 | Alert::UnsupportedCertificate,
             ) => format!(
-                "the engine does not take the certificate in {}: {error}",
+                "the engine rejected the certificate in {}: {error}",
                 file(CERTIFICATE)
             ),
             rustls::Error::InvalidMessage(_) => {
-                format!("what the engine answers is not TLS: {error}")
+                format!("the engine's answer is not TLS: {error}")
             }
             error => error.to_string(),
         })

@@ -149,7 +149,10 @@ impl AccountsByImage {
         let (kept, saved) = (Arc::clone(&self.kept), accounts.clone());
         let save = move || {
             if let Err(error) = kept.save(&key, &saved) {
-                tracing::warn!(%error, "an image is going to be read again");
+                tracing::warn!(
+                    %error,
+                    "cannot save the accounts of an image; it will be read again"
+                );
             }
             if let Some(images) = images {
                 kept.retain(|kept| images.iter().any(|image| file_name(&image.id) == kept));

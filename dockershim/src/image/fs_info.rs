@@ -27,7 +27,7 @@ pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
     let path = PathBuf::from(&mountpoint);
     let stat = tokio::task::spawn_blocking(move || {
         rustix::fs::statvfs(&path).map_err(|error| Error::File {
-            action: "ask for the file system of",
+            action: "stat the file system of",
             path,
             source: error.into(),
         })
@@ -35,7 +35,7 @@ pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
     let stat = tokio::time::timeout(LIMIT, stat)
         .await
         .map_err(|_| Error::Deadline {
-            action: "ask for the file system of",
+            action: "stat the file system of",
             object: mountpoint.clone(),
             limit: LIMIT,
         })?

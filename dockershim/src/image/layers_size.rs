@@ -87,15 +87,15 @@ impl LayersSize {
                 Ok(bytes) => {
                     if bytes.is_none() && last.is_none_or(|last| last.bytes.is_some()) {
                         tracing::info!(
-                            "layers that images share count for each of them in ImageFsInfo: \
-                             they cannot be seen, and the engine's API is older than 1.42"
+                            "ImageFsInfo counts shared layers once for each image: the layers are \
+                             not visible, and the engine's API is older than 1.42"
                         );
                     }
                     let images = now;
                     self.counted
                         .send_replace(Some(LayersCount { images, bytes }));
                 }
-                Err(error) => tracing::debug!(%error, "the layers' size is not known"),
+                Err(error) => tracing::debug!(%error, "cannot get the size of the layers"),
             }
             tokio::time::sleep(REST.max(began.elapsed() * SHARE)).await;
         }

@@ -66,8 +66,8 @@ impl ImageMounts {
         let layers = layers(inspect.graph_driver.as_ref()).ok_or_else(|| {
             let driver = inspect.graph_driver.as_ref().map_or("unknown", |d| &d.name);
             let reason = format!(
-                "the engine's storage driver ({driver}) has no layers that can be mounted; an \
-                 engine of API 1.48 or newer mounts images itself"
+                "layers of the engine's storage driver ({driver}) cannot be mounted; an engine of \
+                 API 1.48 or newer mounts images itself"
             );
             Error::unsupported(field, reason)
         })?;
@@ -106,7 +106,7 @@ impl ImageMounts {
                     Ok(())
                 };
                 if let Err(error) = unmounted.and_then(|()| std::fs::remove_dir(&path)) {
-                    tracing::warn!(path = %path.display(), %error, "an image stays mounted");
+                    tracing::warn!(path = %path.display(), %error, "cannot unmount an image");
                 }
             }
         };
@@ -162,7 +162,7 @@ fn mount_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     let options = format!("lowerdir={}", layers.join(":"));
     if options.len() >= LONGEST_OPTIONS {
         return Err(io::Error::other(format!(
-            "{} layers are more than the kernel takes at once",
+            "{} layers are more than the kernel can mount at once",
             layers.len()
         )));
     }

@@ -40,14 +40,14 @@ pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
         return Ok(known.image.id.clone());
     }
     let archive = archive(name, PROGRAM).map_err(|source| Error::File {
-        action: "make an image of",
+        action: "build an image of",
         path: "pause".into(),
         source,
     })?;
     shim.engine.load_image(name, archive.into()).await?;
     let known = match shim.images.inspect(&shim.engine, name).await {
         Err(Error::NotFound { .. }) => {
-            let cause = Cause::Protocol("the engine took it but does not have it".into());
+            let cause = Cause::Protocol("the engine accepted it but does not have it".into());
             return Err(Error::Engine(EngineError {
                 action: "load image",
                 object: name.clone(),

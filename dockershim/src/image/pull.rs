@@ -83,7 +83,7 @@ fn start(shim: Arc<Shim>, key: PullKey, credentials: Option<Credentials>) -> Pul
         task.await.unwrap_or_else(|_| {
             Err(PullFailure {
                 code: Code::Internal,
-                message: "the pull failed inside the shim; its log says more".into(),
+                message: "internal error in the shim; see its log".into(),
             })
         })
     }
@@ -109,7 +109,7 @@ async fn run(
     let known = inspected.map_err(|error| match error {
         Error::NotFound { .. } => PullFailure {
             code: Code::NotFound,
-            message: "the image was removed again as soon as it was pulled".into(),
+            message: "the image was removed right after it was pulled".into(),
         },
         other => PullFailure {
             code: other.code(),
@@ -117,7 +117,7 @@ async fn run(
         },
     })?;
     let id = known.image.id.clone();
-    tracing::info!(image = %reference, id, took = ?began.elapsed(), "image pulled");
+    tracing::info!(image = %reference, id, took = ?began.elapsed(), "pulled the image");
     Ok(id)
 }
 
@@ -192,7 +192,7 @@ fn credentials(auth: AuthConfig) -> Result<Credentials, Error> {
     let (mut username, mut password) = (auth.username, auth.password);
     if username.is_empty() && !auth.auth.is_empty() {
         // The error must not contain the value, which is a secret.
-        let bad = || Error::invalid("auth.auth", "is not <username>:<password> in base64");
+        let bad = || Error::invalid("auth.auth", "must be <username>:<password> in base64");
         let plain = STANDARD.decode(auth.auth.trim()).map_err(|_| bad())?;
         let plain = String::from_utf8(plain).map_err(|_| bad())?;
         let (user, pass) = plain.split_once(':').ok_or_else(bad)?;

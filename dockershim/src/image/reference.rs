@@ -28,7 +28,7 @@ enum Target {
 
 /// Why a reference is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no image reference: {reason}")]
+#[error("invalid image reference {text:?}: {reason}")]
 pub struct ReferenceError {
     text: String,
     reason: &'static str,
@@ -90,11 +90,12 @@ impl FromStr for Reference {
             _ => (DEFAULT_DOMAIN, name),
         };
         if !is_domain(domain) {
-            return Err(fail("the registry is no host name or address"));
+            return Err(fail("the registry is not a host name or address"));
         }
         if !path.split('/').all(is_path_component) {
             return Err(fail(
-                "the path has other than lower-case letters and digits, parted by '.', '_', '__', '-' or '/'",
+                "the path must be lower-case letters and digits, separated by '.', '_', '__', '-' \
+                 or '/'",
             ));
         }
         let domain = match domain {
@@ -108,13 +109,13 @@ impl FromStr for Reference {
         };
         if tag.is_some_and(|tag| !is_tag(tag)) {
             return Err(fail(
-                "the tag is not 1 to 128 letters, digits, '_', '.' or '-'",
+                "the tag must be 1 to 128 letters, digits, '_', '.' or '-'",
             ));
         }
         let target = match digest {
             Some(digest) if !is_digest(digest) => {
                 return Err(fail(
-                    "the digest is not <algorithm>:<32 or more hexadecimal digits>",
+                    "the digest must be <algorithm>:<32 or more hexadecimal digits>",
                 ));
             }
             Some(digest) => Target::Digest(digest.to_owned()),

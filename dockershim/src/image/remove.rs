@@ -75,7 +75,7 @@ pub async fn remove(
     if shim.images.snapshot().by_id(&image.id).is_some() {
         result?;
     }
-    tracing::info!(image = image.id, tags = ?image.repo_tags, "image removed");
+    tracing::info!(image = image.id, tags = ?image.repo_tags, "removed the image");
     Ok(RemoveImageResponse {})
 }
 

@@ -216,7 +216,7 @@ impl Images {
                 Ok(inspect) => Some(convert::configured_user(&inspect).into()),
                 Err(error) if error.is_not_found() => return None,
                 Err(error) => {
-                    tracing::warn!(image = summary.id, %error, "the image's user is not known");
+                    tracing::warn!(image = summary.id, %error, "cannot read the image's user");
                     None
                 }
             },
@@ -312,7 +312,7 @@ impl Images {
                     }
                     Err(error) => {
                         if engine.connection().is_ok() {
-                            tracing::warn!(%error, "the list of images is stale");
+                            tracing::warn!(%error, "cannot refresh the list of images");
                         }
                         let wait = retry;
                         retry = (retry * 2).min(LAST_RETRY);

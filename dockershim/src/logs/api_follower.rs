@@ -131,7 +131,11 @@ impl ApiFollower {
                     match self.explain().await {
                         Ok(()) => self.unreadable = true,
                         Err(error) => {
-                            tracing::warn!(container_id = self.id, %error, "no log");
+                            tracing::warn!(
+                                container_id = self.id,
+                                %error,
+                                "the container has no log, and the reason cannot be written to it"
+                            );
                             self.pause(&mut entries);
                         }
                     }
@@ -143,7 +147,12 @@ impl ApiFollower {
                         self.shared.lose(Loss::Removed, &self.log);
                         return;
                     }
-                    tracing::warn!(container_id = self.id, %error, retry = ?self.retry, "the log is behind");
+                    tracing::warn!(
+                        container_id = self.id,
+                        %error,
+                        retry = ?self.retry,
+                        "cannot update the log; retrying"
+                    );
                     self.caught_up = false;
                     self.pause(&mut entries);
                 }
@@ -222,11 +231,11 @@ impl ApiFollower {
         tracing::warn!(
             container_id = self.id,
             driver,
-            "no log: the engine's log driver cannot be read back"
+            "the container has no log: the engine's log driver does not support reading"
         );
         let message = format!(
-            "dockershim: the engine's log driver {driver:?} cannot be read back; what this \
-             container writes is where that driver sends it\n"
+            "dockershim: the engine's log driver {driver:?} does not support reading; this \
+             container's output is where that driver sends it\n"
         );
         let said = self.write(StreamPosition::default(), move |sink| {
             if !sink.wants(&created) {

@@ -176,7 +176,7 @@ impl EngineFile {
         let (identity, path) = &files[next];
         let file = File::open(path)?;
         if Identity::of(&file.metadata()?) != *identity {
-            return Err(io::Error::other("the engine has just rotated it"));
+            return Err(io::Error::other("the engine has just rotated the file"));
         }
         self.file = file;
         self.identity = *identity;

@@ -75,7 +75,7 @@ impl FileFollower {
         let mut finishing: Vec<oneshot::Sender<()>> = Vec::new();
         loop {
             if let Some(Err(error)) = watch.as_mut().map(Watch::arm) {
-                tracing::debug!(container_id = self.id, %error, "the engine's log cannot be watched");
+                tracing::debug!(container_id = self.id, %error, "cannot watch the engine's log");
                 watch = None;
             }
             let converted = self.convert_new().await;
@@ -90,7 +90,12 @@ impl FileFollower {
                 }
                 Ok(_) => retry = FIRST_RETRY,
                 Err(error) => {
-                    tracing::warn!(container_id = self.id, %error, ?retry, "the log is behind");
+                    tracing::warn!(
+                        container_id = self.id,
+                        %error,
+                        ?retry,
+                        "cannot update the log; retrying"
+                    );
                     watch = None;
                 }
             }
@@ -158,7 +163,12 @@ impl FileFollower {
             *tail = Some(open);
             let noted = noting.checkpoints.note(&id, beginning.as_ref()?);
             if let Err(error) = noted {
-                tracing::warn!(container_id = id, %error, "a crash would tell lines by their times");
+                tracing::warn!(
+                    container_id = id,
+                    %error,
+                    "cannot save the beginning of the log; after a crash, lines are told apart by \
+                     timestamp"
+                );
             }
             beginning
         });

@@ -65,7 +65,7 @@ impl LogLocation {
         };
         let stat = rustix::fs::fstat(&opened)?;
         if !FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(io::Error::other("there is something that is no file"));
+            return Err(io::Error::other("not a regular file"));
         }
         let mode = Mode::from_raw_mode(stat.st_mode);
         if mode.intersects(OTHERS) {

@@ -43,8 +43,8 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rotated => "the engine removed it before it was read",
-            Self::Truncated => "the engine's log was cut",
-            Self::Unreadable => "a line of the engine's log is no entry",
+            Self::Truncated => "the engine's log was truncated",
+            Self::Unreadable => "a line of the engine's log is not a valid entry",
             Self::Removed => "the container was removed before its log was complete",
         })
     }
@@ -75,7 +75,11 @@ impl Episode {
     /// Counts a loss, and logs the first of its kind.
     pub(super) fn count(&mut self, loss: Loss, log: &Path) {
         if self.is_first(loss) {
-            tracing::warn!(log = %log.display(), reason = loss.name(), "output is lost: {loss}");
+            tracing::warn!(
+                log = %log.display(),
+                reason = loss.name(),
+                "lost output: {loss}"
+            );
         }
     }
 

@@ -95,7 +95,10 @@ impl Logs {
     pub fn new(root: &Path, engine: Arc<Engine>, driver: LogDriver) -> Self {
         let watcher = Watcher::start()
             .inspect_err(|error| {
-                tracing::warn!(%error, "the engine's logs cannot be watched; they are looked at twice a second");
+                tracing::warn!(
+                    %error,
+                    "cannot watch the engine's logs; polling them twice a second"
+                );
             })
             .ok();
         Self {
@@ -124,7 +127,7 @@ impl Logs {
         };
         let made = tokio::task::spawn_blocking(move || LogFile::open(&log)).await;
         if let Ok(Err(error)) = made {
-            tracing::warn!(container_id = container.id(), %error, "the log cannot be made yet");
+            tracing::warn!(container_id = container.id(), %error, "cannot create the log yet");
         }
     }
 
@@ -179,7 +182,7 @@ impl Logs {
         if tokio::time::timeout(PATIENCE, completed).await.is_err() {
             tracing::warn!(
                 container_id = id,
-                "the container is reported as ended before its log is complete"
+                "reporting the container as exited before its log is complete"
             );
             return;
         }

@@ -67,7 +67,7 @@ impl Saver {
             if !std::mem::replace(&mut self.late, true) {
                 tracing::warn!(
                     container_id = self.id,
-                    "the disk of the log does not keep up: a crash would have to read more of it again"
+                    "the disk of the log is too slow; after a crash, more of the log is read again"
                 );
             }
             return;
@@ -152,14 +152,18 @@ impl Save {
             Ok(shared.checkpoints.save(id, &self.position)?)
         };
         if let Err(error) = sync() {
-            tracing::warn!(container_id = id, %error, "a crash would have to read more of the log again");
+            tracing::warn!(
+                container_id = id,
+                %error,
+                "cannot save the log position; after a crash, more of the log is read again"
+            );
             return;
         }
         if let (Some(engine_log), EnginePosition::File(taken)) =
             (&self.engine_log, &self.position.source)
             && let Err(error) = engine_file::trim(engine_log, taken)
         {
-            tracing::debug!(container_id = id, %error, "the engine's log stays as long as it is");
+            tracing::debug!(container_id = id, %error, "cannot trim the engine's log");
         }
     }
 }

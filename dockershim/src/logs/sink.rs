@@ -111,7 +111,11 @@ impl Sink {
     /// Ends the recovery: the engine has returned everything that the log may already have.
     pub fn settle(&mut self) {
         if self.skip > 0 {
-            tracing::warn!(log = %self.path.display(), bytes = self.skip, "the log has more than the engine gave");
+            tracing::warn!(
+                log = %self.path.display(),
+                bytes = self.skip,
+                "the log has more output than the engine returned"
+            );
             self.skip = 0;
         }
         self.after = None;

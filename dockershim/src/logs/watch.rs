@@ -83,7 +83,7 @@ async fn wake(mut events: EventStream<Vec<u8>>, watcher: Weak<Watcher>) {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot read what the kernel tells of the engine's logs")
+                tracing::warn!(%error, "cannot read inotify events of the engine's logs")
             }
         }
     }

@@ -22,7 +22,8 @@ impl BoundMetrics {
     pub fn streaming(bounds: impl Into<Vec<Arc<Bound>>>) -> Self {
         Self {
             name: "streaming_bounds_reached",
-            help: "Connections and streams for which the streaming server had no room, by the bound.",
+            help: "Connections and streams that exceeded a bound of the streaming server, by \
+                   bound.",
             bounds: bounds.into(),
         }
     }
@@ -31,7 +32,7 @@ impl BoundMetrics {
     pub fn cri(bounds: impl Into<Vec<Arc<Bound>>>) -> Self {
         Self {
             name: "cri_bounds_reached",
-            help: "Answers of CRI that were cut, by the bound.",
+            help: "CRI responses that were truncated, by bound.",
             bounds: bounds.into(),
         }
     }

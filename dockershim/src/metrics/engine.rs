@@ -32,17 +32,17 @@ impl EngineMetrics {
     pub(super) fn register(&self, metrics: &Metrics) {
         metrics.register(
             "engine_calls",
-            "Calls to the Docker engine that ended, by action and outcome",
+            "Finished calls to the Docker engine, by action and outcome",
             self.calls.clone(),
         );
         metrics.register_seconds(
             "engine_call_duration",
-            "How long calls to the Docker engine took",
+            "Duration of calls to the Docker engine",
             self.durations.clone(),
         );
         metrics.register(
             "engine_reconnects",
-            "How often the Docker engine was reached again after it had been away",
+            "Reconnections to the Docker engine after it was unreachable",
             self.reconnects.clone(),
         );
     }

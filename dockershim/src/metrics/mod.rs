@@ -64,7 +64,7 @@ impl Metrics {
                 ("arch", std::env::consts::ARCH),
             ])
             .set(1);
-        metrics.register("build_info", "How this binary was built", build);
+        metrics.register("build_info", "Build information of this binary", build);
         metrics
     }
 

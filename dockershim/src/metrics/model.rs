@@ -71,7 +71,7 @@ impl Collector for ModelMetrics {
         by_state(
             &mut encoder,
             "containers",
-            "Containers of pods, by state.",
+            "Pod containers, by state.",
             containers,
         )?;
 
@@ -79,7 +79,7 @@ impl Collector for ModelMetrics {
         gauge(
             &mut encoder,
             "images",
-            "Images that the engine has.",
+            "Images stored in the engine.",
             images,
         )?;
 
@@ -94,31 +94,31 @@ impl Collector for ModelMetrics {
 
         let help = "Bytes written to containers' logs.";
         counter(&mut encoder, "log_bytes", help, self.logs.bytes())?;
-        let help = "How often output of containers did not come to their logs, by reason.";
+        let help = "Losses of container output that did not reach the logs, by reason.";
         let mut family =
             encoder.encode_descriptor("log_losses", help, None, MetricType::Counter)?;
         for loss in Loss::ALL {
             let lost = ConstCounter::new(self.logs.lost(loss));
             lost.encode(family.encode_family(&[("reason", loss.name())])?)?;
         }
-        let help = "How often the disk of a log was still at its last sync when the next was due.";
+        let help = "Log syncs that were still running when the next one was due.";
         counter(&mut encoder, "log_syncs_late", help, self.logs.late_saves())?;
-        let help = "Time from the engine's note of a line to the line in its log, of the newest.";
+        let help = "Time from the engine's timestamp of the newest line until it was in its log.";
         let lag =
             encoder.encode_descriptor("log_lag", help, Some(&Unit::Seconds), MetricType::Gauge)?;
         ConstGauge::new(self.logs.lag_seconds()).encode(lag)?;
 
-        let help = "Listeners to container events.";
+        let help = "Container event listeners.";
         let listeners = self.model.events.listeners();
         gauge(&mut encoder, "event_listeners", help, listeners)?;
-        let help = "Events that listeners did not read in time.";
+        let help = "Container events that listeners did not read in time.";
         counter(
             &mut encoder,
             "events_missed",
             help,
             self.model.events.missed(),
         )?;
-        let help = "Times that a container's cgroup settings could not be written.";
+        let help = "Failed writes of a container's cgroup settings.";
         let failed = self.cgroup_settings.failed();
         counter(&mut encoder, "cgroup_settings_failures", help, failed)?;
         differences(&mut encoder, self.model.differences.counts())
@@ -129,7 +129,7 @@ fn differences<const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     counts: [(&'static str, u64); N],
 ) -> Result<(), fmt::Error> {
-    let help = "Containers and sandboxes that were not what the engine had, by how: lost events.";
+    let help = "Containers and sandboxes that differed from the engine's (lost events), by kind.";
     let mut metric =
         encoder.encode_descriptor("model_differences", help, None, MetricType::Counter)?;
     for (kind, count) in counts {

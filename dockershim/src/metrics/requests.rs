@@ -45,17 +45,17 @@ impl RequestMetrics {
     pub(super) fn register(&self, metrics: &Metrics) {
         metrics.register(
             "requests",
-            "CRI requests that ended, by verb and gRPC code",
+            "Finished CRI requests, by verb and gRPC code",
             self.ended.clone(),
         );
         metrics.register_seconds(
             "request_duration",
-            "How long CRI requests took, to the end of the answer",
+            "Duration of CRI requests, to the end of the response",
             self.durations.clone(),
         );
         metrics.register(
             "requests_in_flight",
-            "CRI requests that are being served",
+            "CRI requests being served",
             self.in_flight.clone(),
         );
     }

@@ -223,8 +223,8 @@ fn log_change(current: &Snapshot, id: &Id, record: Option<&Record>) {
                     tracing::warn!(
                         pod = new.pod(),
                         sandbox_id = &**id,
-                        "somebody started the sandbox again: it has lost its network, and is not \
-                         ready"
+                        "the sandbox was restarted outside the shim: it has lost its network and \
+                         is not ready"
                     );
                 }
             }

@@ -291,7 +291,12 @@ async fn work(inspector: Arc<Inspector>, mut inbox: mpsc::UnboundedReceiver<Id>)
                         let count = failures.entry(Arc::clone(&id)).or_default();
                         let delay = (FIRST_RETRY * 2_u32.pow((*count).min(5))).min(LAST_RETRY);
                         *count += 1;
-                        tracing::warn!(container_id = &*id, %error, retry = ?delay, "record is stale");
+                        tracing::warn!(
+                            container_id = &*id,
+                            %error,
+                            retry = ?delay,
+                            "cannot refresh the container's record; retrying"
+                        );
                         Some(delay)
                     }
                 };

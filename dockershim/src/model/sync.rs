@@ -83,7 +83,7 @@ enum Disconnect {
     Engine(#[from] EngineError),
     #[error("the engine's event stream ended")]
     StreamEnded,
-    #[error("the engine's event stream broke: {0}")]
+    #[error("the engine's event stream failed: {0}")]
     StreamBroke(bollard::errors::Error),
 }
 
@@ -199,7 +199,7 @@ impl ModelSync {
                     self.inspector.forget_removed().await;
                     self.write_cgroup_settings().await;
                 }
-                Err(error) => tracing::warn!(%error, "the containers cannot be compared"),
+                Err(error) => tracing::warn!(%error, "cannot compare the containers"),
             }
         }
     }
@@ -244,14 +244,16 @@ impl ModelSync {
                 .await
                 .is_err()
             {
-                tracing::warn!("the engine is slow to remove what is left over; going on without");
+                tracing::warn!(
+                    "the engine is slow to remove leftover sandboxes; not waiting for it"
+                );
             }
             self.inspector.forget_removed().await;
             self.model.set_synced();
         }
         self.model.set_in_step(true);
         if in_time.is_err() {
-            tracing::warn!("the engine is slow to describe some containers; going on without");
+            tracing::warn!("the engine is slow to inspect some containers; not waiting for it");
             inspects.await;
         }
         tracing::info!(containers = count, "in sync with the engine");
@@ -291,7 +293,7 @@ impl ModelSync {
             tracing::warn!(
                 container_id = &**id,
                 kind,
-                "an event was lost; looking at it again"
+                "an event was lost; inspecting the container again"
             );
         }
         let inspects =
@@ -348,7 +350,7 @@ impl ModelSync {
     /// Removes containers that were created only to read an image's files.
     async fn remove_scratch(&self) {
         if let Err(error) = self.engine.remove_scratch().await {
-            tracing::warn!(%error, "a container that was never started is left over");
+            tracing::warn!(%error, "cannot remove a container created to read an image's files");
         }
     }
 
@@ -383,7 +385,11 @@ impl ModelSync {
         for id in self.names.take_failed() {
             match self.engine.remove_container(&id, true).await {
                 Err(error) if !error.is_not_found() => {
-                    tracing::warn!(sandbox_id = id, %error, "cannot remove a half-made sandbox");
+                    tracing::warn!(
+                        sandbox_id = id,
+                        %error,
+                        "cannot remove a partially created sandbox"
+                    );
                     self.names.mark_failed(&id);
                 }
                 _ => self.inspector.removed(&id),
@@ -406,11 +412,15 @@ impl ModelSync {
                         pod = sandbox.pod(),
                         pod_uid = sandbox.uid(),
                         sandbox_id = sandbox.id(),
-                        "removed a half-made sandbox"
+                        "removed a partially created sandbox"
                     );
                 }
                 Err(error) => {
-                    tracing::warn!(sandbox_id = sandbox.id(), %error, "cannot remove a half-made sandbox");
+                    tracing::warn!(
+                        sandbox_id = sandbox.id(),
+                        %error,
+                        "cannot remove a partially created sandbox"
+                    );
                 }
             }
         };
@@ -436,7 +446,7 @@ impl ModelSync {
             tracing::warn!(
                 pod = sandbox.pod(),
                 sandbox_id = sandbox.id(),
-                "nothing is remembered of a running sandbox's network"
+                "a running sandbox has no record of its network"
             );
         }
         empty

@@ -46,7 +46,7 @@ pub struct Hairpin {
 enum HairpinError {
     /// No device in the shim's network namespace is a peer of the sandbox's devices.
     #[error(
-        "no bridge's port here leads to the sandbox: the shim must be in the engine's network \
+        "no bridge port here belongs to the sandbox: the shim must run in the engine's network \
          namespace, with its /sys"
     )]
     NoPort,

@@ -155,7 +155,7 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
     match carried {
         Ok(_) => Ok(()),
         Err(CarryError::Client(error)) => {
-            tracing::debug!(%error, "the client of a forwarded connection has left");
+            tracing::debug!(%error, "the client of a forwarded connection disconnected");
             Ok(())
         }
         Err(CarryError::Pod(error)) => Err(error),

@@ -28,7 +28,7 @@ pub fn published(mappings: &[PortMapping]) -> Result<Vec<PublishedPort<'_>>, Err
             Ok(port) if port >= least => Ok(port),
             _ => Err(Error::invalid(
                 format!("config.port_mappings[{index}].{field}"),
-                format!("{value} is not in {least}..65535"),
+                format!("{value}; allowed: {least} to 65535"),
             )),
         };
         let container_port = check("container_port", mapping.container_port, 1)?;

@@ -24,7 +24,7 @@ pub fn cgroup_parent(driver: CgroupDriver, parent: &str) -> Result<Option<String
         CgroupDriver::Systemd if last.ends_with(SLICE) => Ok(Some(last.to_owned())),
         CgroupDriver::Systemd => Err(Error::invalid(
             "linux.cgroup_parent",
-            format!("{parent:?} is no systemd slice, but systemd is the engine's cgroup driver"),
+            format!("{parent:?} is not a systemd slice; the engine's cgroup driver is systemd"),
         )),
     }
 }

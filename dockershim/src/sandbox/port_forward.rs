@@ -41,7 +41,7 @@ fn require_ready(sandbox: &Sandbox) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::FailedPrecondition(format!(
-        "sandbox {} is not ready; ports of a running one can be forwarded",
+        "sandbox {} is not ready; it must be ready to forward ports",
         sandbox.id()
     )))
 }

@@ -48,7 +48,7 @@ pub async fn run(
 ) -> Result<RunPodSandboxResponse, Error> {
     let config = request
         .config
-        .ok_or_else(|| Error::invalid("config", "must be given"))?;
+        .ok_or_else(|| Error::invalid("config", "must be set"))?;
     let metadata = config.metadata.clone().unwrap_or_default();
     let name = naming::sandbox_name(&metadata)?;
     let _reserved = shim.reserve(&name)?;
@@ -146,7 +146,7 @@ async fn create_and_start(shim: &Shim, new: NewContainer) -> Result<String, Erro
 async fn undo(shim: &Shim, id: &str) {
     match shim.engine.remove_container(id, true).await {
         Err(error) if !error.is_not_found() => {
-            tracing::warn!(sandbox_id = id, %error, "a sandbox that failed to start is left over");
+            tracing::warn!(sandbox_id = id, %error, "cannot remove a sandbox that failed to start");
             shim.names.mark_failed(id);
             shim.refresher.enqueue(id.into());
         }
@@ -234,7 +234,7 @@ fn runtime(handler: &str, engine: &Connection) -> Result<Option<String>, Error> 
     Err(Error::invalid(
         "runtime_handler",
         format!(
-            "{handler:?}; the engine has: {}",
+            "{handler:?}; available in the engine: {}",
             engine.info.runtimes.join(", ")
         ),
     ))
@@ -245,13 +245,13 @@ async fn make_log_directory(directory: &str) -> Result<(), Error> {
         return Ok(());
     }
     if !Path::new(directory).is_absolute() {
-        let reason = format!("{directory:?} is no absolute path");
+        let reason = format!("{directory:?} is not an absolute path");
         return Err(Error::invalid("config.log_directory", reason));
     }
     tokio::fs::create_dir_all(directory)
         .await
         .map_err(|source| Error::File {
-            action: "make the log directory",
+            action: "create the log directory",
             path: directory.into(),
             source,
         })

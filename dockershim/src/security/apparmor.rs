@@ -34,7 +34,7 @@ pub fn option(profile: Option<&SecurityProfile>, legacy: &str) -> Result<Option<
     if name.is_empty() {
         return Err(Error::invalid(
             FIELD,
-            "a Localhost profile needs localhost_ref",
+            "a Localhost profile requires localhost_ref",
         ));
     }
     Ok(Some(format!("apparmor={name}")))

@@ -74,14 +74,14 @@ pub fn apply(
     if !capabilities.add_ambient_capabilities.is_empty() {
         return Err(Error::unsupported(
             format!("{FIELD}.add_ambient_capabilities"),
-            "the Docker engine has no ambient capabilities",
+            "not supported by the Docker engine",
         ));
     }
     let names = |field: &str, given: &[String]| {
         let check = |(index, name): (usize, &String)| {
             normal(name).ok_or_else(|| {
                 let field = format!("{FIELD}.{field}[{index}]");
-                Error::invalid(field, format!("{name:?} is no capability"))
+                Error::invalid(field, format!("{name:?} is not a capability"))
             })
         };
         given

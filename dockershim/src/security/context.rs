@@ -65,7 +65,7 @@ pub async fn apply_to_container(
     if !context.seccomp_profile_path.is_empty() && context.seccomp.is_none() {
         return Err(Error::unsupported(
             format!("{FIELD}.seccomp_profile_path"),
-            "is out of use; give seccomp",
+            "deprecated; use seccomp",
         ));
     }
     host.privileged = Some(context.privileged);
@@ -105,7 +105,7 @@ fn user(user: Option<Int64Value>, group: Option<Int64Value>) -> Result<Option<St
         (None, None) => Ok(None),
         (None, Some(_)) => Err(Error::invalid(
             format!("{FIELD}.run_as_group"),
-            "needs run_as_user",
+            "requires run_as_user",
         )),
     }
 }

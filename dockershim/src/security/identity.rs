@@ -64,15 +64,16 @@ impl Identity {
             (Some(_), _) if context.run_as_user.is_none() && by_name.is_empty() => {
                 return Err(Error::invalid(
                     format!("{FIELD}.run_as_group"),
-                    "needs run_as_user or run_as_username",
+                    "requires run_as_user or run_as_username",
                 ));
             }
             (Some(group), _) => group.value,
             (None, Some(group)) => match group.parse() {
                 Ok(gid) => gid,
                 Err(_) => accounts.gid(group).ok_or_else(|| {
-                    let reason =
-                        format!("the image runs as group {group:?}, which it does not have");
+                    let reason = format!(
+                        "the image runs as group {group:?}, which is not in its /etc/group"
+                    );
                     Error::invalid("config.image", reason)
                 })?,
             },

@@ -18,7 +18,7 @@ pub fn of_sandbox(options: &NamespaceOption, host: &mut HostConfig) -> Result<()
     if options.pid() == NamespaceMode::Target {
         return Err(Error::invalid(
             format!("{FIELD}.pid"),
-            "TARGET is for containers",
+            "TARGET is only for containers",
         ));
     }
     let is_host = |mode| mode == NamespaceMode::Node;
@@ -56,7 +56,7 @@ pub fn of_container(
         NamespaceMode::Node => Some(HOST.into()),
         NamespaceMode::Target => {
             let target = target.ok_or_else(|| {
-                Error::invalid(format!("{FIELD}.target_id"), "TARGET needs a container")
+                Error::invalid(format!("{FIELD}.target_id"), "TARGET requires a container")
             })?;
             Some(format!("container:{target}"))
         }
@@ -82,7 +82,7 @@ fn check(options: &NamespaceOption) -> Result<(), Error> {
         Some(user) if user.mode() != NamespaceMode::Node && *user != UserNamespace::default() => {
             Err(Error::unsupported(
                 format!("{FIELD}.userns_options"),
-                "the Docker engine has no user namespace per pod",
+                "the Docker engine does not support user namespaces per pod",
             ))
         }
         _ => Ok(()),

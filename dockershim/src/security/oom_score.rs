@@ -93,7 +93,7 @@ impl OomScorePolicy {
 fn warn(floor: i64) {
     tracing::warn!(
         floor,
-        "the engine may not lower oom_score_adj (it lacks CAP_SYS_RESOURCE): lower scores are raised"
+        "the engine cannot lower oom_score_adj (it lacks CAP_SYS_RESOURCE): lower scores are raised"
     );
 }
 

@@ -29,7 +29,7 @@ pub async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>,
             if !path.starts_with('/') {
                 return Err(Error::invalid(
                     format!("{FIELD}.localhost_ref"),
-                    format!("{path:?} is no absolute path"),
+                    format!("{path:?} is not an absolute path"),
                 ));
             }
             let text = bounded_file::read_apart(path, LARGEST_PROFILE);

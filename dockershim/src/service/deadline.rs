@@ -55,7 +55,7 @@ where
             };
             let answered = tokio::time::timeout(limit.saturating_sub(MARGIN), answer).await;
             answered.unwrap_or_else(|_| {
-                let status = Status::deadline_exceeded(format!("no answer within {limit:?}"));
+                let status = Status::deadline_exceeded(format!("timed out after {limit:?}"));
                 Ok(status.into_http())
             })
         })

@@ -71,11 +71,11 @@ families! {
     CPU_SYSTEM: counter "container_cpu_system_seconds_total" []
         "CPU time used in the kernel so far, in seconds.";
     CPU_PERIODS: counter "container_cpu_cfs_periods_total" []
-        "Periods that have passed under a CPU quota.";
+        "Elapsed CPU quota periods.";
     CPU_THROTTLED_PERIODS: counter "container_cpu_cfs_throttled_periods_total" []
-        "Periods in which the CPU quota ran out.";
+        "CPU quota periods in which the container was throttled.";
     CPU_THROTTLED: counter "container_cpu_cfs_throttled_seconds_total" []
-        "How long the CPU quota has held the container back, in seconds.";
+        "Time for which the CPU quota throttled the container, in seconds.";
 
     MEMORY_USAGE: gauge "container_memory_usage_bytes" []
         "Memory in use with all page cache, in bytes.";
@@ -92,17 +92,17 @@ families! {
     MEMORY_KERNEL: gauge "container_memory_kernel_usage" []
         "Kernel memory, in bytes.";
     MEMORY_MAX_USAGE: gauge "container_memory_max_usage_bytes" []
-        "The most memory that was ever in use, in bytes.";
+        "Maximum memory in use so far, in bytes.";
     MEMORY_FAILCNT: counter "container_memory_failcnt" []
         "How often the memory limit was hit.";
     MEMORY_ACTIVE_FILE: gauge "container_memory_total_active_file_bytes" []
-        "Page cache that was used lately, in bytes.";
+        "Active page cache, in bytes.";
     MEMORY_INACTIVE_FILE: gauge "container_memory_total_inactive_file_bytes" []
-        "Page cache that was not used lately, in bytes.";
+        "Inactive page cache, in bytes.";
     MEMORY_FAILURES: counter "container_memory_failures_total" ["failure_type", "scope"]
         "Page faults so far.";
     OOM_EVENTS: counter "container_oom_events_total" []
-        "Processes that were killed for lack of memory.";
+        "Processes killed for lack of memory.";
 
     RECEIVE_BYTES: counter "container_network_receive_bytes_total" ["interface"]
         "Bytes received so far.";
@@ -146,20 +146,20 @@ families! {
     THREADS: gauge "container_threads" []
         "Threads of the container.";
     THREADS_MAX: gauge "container_threads_max" []
-        "How many threads the container may have; 0 is any number.";
+        "Maximum number of threads in the container; 0 means no limit.";
     FILE_DESCRIPTORS: gauge "container_file_descriptors" []
-        "File descriptors that the container's processes have open.";
+        "Open file descriptors of the container's processes.";
     SOCKETS: gauge "container_sockets" []
-        "File descriptors that the container's processes have open, of sockets alone.";
+        "Open file descriptors of the container's processes that are sockets.";
     LAST_SEEN: gauge "container_last_seen" []
-        "When the container was last looked at, as Unix time in seconds.";
+        "When the container was last seen, as Unix time in seconds.";
     START_TIME: gauge "container_start_time_seconds" []
         "When the container was started, as Unix time in seconds.";
 
     SPEC_CPU_PERIOD: gauge "container_spec_cpu_period" []
         "The period of the CPU quota, in microseconds.";
     SPEC_CPU_QUOTA: gauge "container_spec_cpu_quota" []
-        "The CPU quota, in microseconds a period.";
+        "The CPU quota, in microseconds per period.";
     SPEC_CPU_SHARES: gauge "container_spec_cpu_shares" []
         "The CPU shares.";
     SPEC_MEMORY_LIMIT: gauge "container_spec_memory_limit_bytes" []

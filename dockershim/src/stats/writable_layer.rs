@@ -140,8 +140,8 @@ impl WritableLayers {
                         if !last.is_some_and(|last| is_partial(last.found)) {
                             tracing::warn!(
                                 container_id = id,
-                                "what the container has written is more than can be measured: \
-                                 a part of it is told"
+                                "cannot measure all of the container's writable layer; reporting a \
+                                 part of it"
                             );
                         }
                     }

@@ -69,7 +69,7 @@ pub enum ClientError {
         text: String,
     },
     /// The server upgraded to an unexpected protocol.
-    #[error("the server upgraded to something else: {0}")]
+    #[error("the server upgraded to an unexpected protocol: {0}")]
     Protocol(String),
     /// The SPDY connection failed.
     #[error("open a stream: {0}")]
@@ -174,7 +174,7 @@ impl Client {
             DialError::Address(reason) => bad(reason),
             DialError::Connect(source) => failed("connect to")(source),
             DialError::Tls(source) | DialError::Certificate(source) => {
-                failed("agree on TLS with")(source)
+                failed("perform the TLS handshake with")(source)
             }
         })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(io))
@@ -197,12 +197,12 @@ impl Client {
         let mut answer = sender
             .send_request(request)
             .await
-            .map_err(|error| failed("ask")(io::Error::other(error)))?;
+            .map_err(|error| failed("send the request to")(io::Error::other(error)))?;
         let status = answer.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
             let body = Limited::new(answer.into_body(), LONGEST_REFUSAL);
             let body = body.collect().await.map_err(io::Error::other);
-            let body = body.map_err(failed("read the answer of"))?.to_bytes();
+            let body = body.map_err(failed("read the response of"))?.to_bytes();
             let text = String::from_utf8_lossy(&body).trim_end().to_owned();
             return Err(ClientError::Refused { status, text });
         }

@@ -22,7 +22,7 @@ async fn forward<R: Runtime>(
 ) -> Result<(), String> {
     let ended = runtime.port_forward(sandbox_id, port, connection).await;
     ended.map_err(|error| {
-        tracing::debug!(sandbox_id, port, %error, "forward a port");
+        tracing::debug!(sandbox_id, port, %error, "cannot forward a port");
         format!("error forwarding port {port} to pod {sandbox_id}, uid : {error}")
     })
 }

@@ -71,7 +71,7 @@ pub(crate) async fn over_spdy<T, R: Runtime>(
         let (stream_type, port) = match describe(&stream) {
             Ok(description) => description,
             Err(reason) => {
-                tracing::debug!(reason, "a port-forward stream is refused");
+                tracing::debug!(reason, "refused a port-forward stream");
                 continue;
             }
         };
@@ -194,7 +194,7 @@ impl Pairs {
 impl Half {
     /// Ends the stream. The text is sent to the client if this is the error stream.
     fn fail(self, text: &str, tasks: &TaskTracker) {
-        tracing::debug!(port = self.port, text, "a port-forward stream is given up");
+        tracing::debug!(port = self.port, text, "dropped a port-forward stream");
         if self.stream_type == StreamType::Data {
             return self.stream.reset(status::CANCEL);
         }

@@ -16,9 +16,9 @@ const LINGER: Duration = Duration::from_secs(60);
 /// The end whose failure broke a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CarryError {
-    #[error("the client is gone: {0}")]
+    #[error("lost the client: {0}")]
     Client(io::Error),
-    #[error("the backend is gone: {0}")]
+    #[error("lost the backend: {0}")]
     Backend(io::Error),
 }
 
@@ -104,7 +104,7 @@ async fn patient<T>(
         () = backend_over.cancelled() => {}
     }
     timeout(LINGER, step).await.unwrap_or_else(|_| {
-        let reason = format!("nothing moved for {LINGER:?} after the backend's end");
+        let reason = format!("no data for {LINGER:?} after the backend finished");
         Err(io::Error::new(io::ErrorKind::TimedOut, reason))
     })
 }

@@ -48,7 +48,7 @@ pub(crate) async fn follow(stream: impl AsyncRead + Unpin, sizes: mpsc::Sender<T
                 }
                 Ok(None) => break,
                 Err(Malformed) => {
-                    tracing::debug!("a resize stream holds something else");
+                    tracing::debug!("invalid data in a resize stream");
                     sizes = None;
                 }
             }

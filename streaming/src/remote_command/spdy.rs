@@ -22,7 +22,7 @@ pub(crate) const STREAM_TYPE: &str = "streamtype";
 pub(crate) enum Incomplete {
     #[error("timed out waiting for client to create streams")]
     TimedOut,
-    #[error("the client left before it created its streams")]
+    #[error("the client disconnected before it created its streams")]
     Gone,
 }
 
@@ -120,7 +120,7 @@ impl OpenedStreams {
                 Some(slot) if slot.is_none() => *slot = Some(stream.accept()),
                 _ => {
                     let kind = stream.header(STREAM_TYPE).unwrap_or_default();
-                    tracing::debug!(kind, "a stream that was not asked for is refused");
+                    tracing::debug!(kind, "refused an unexpected stream");
                 }
             }
             let whole = opened.error.is_some()

@@ -21,19 +21,19 @@ pub struct Headers(Vec<(String, String)>);
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The block is not valid zlib data with SPDY's dictionary.
-    #[error("a header block does not inflate: {0}")]
+    #[error("cannot inflate a header block: {0}")]
     Zlib(String),
     /// The decompressed block is too large.
     #[error("a header block of more than {LONGEST} bytes")]
     TooLong,
     /// The lengths in the block do not match its size.
-    #[error("a header block whose lengths are wrong")]
+    #[error("a header block with wrong lengths")]
     Lengths,
     /// A name is empty, not in lower case, duplicate or not UTF-8.
-    #[error("a header block with the name {0:?}")]
+    #[error("a header block with the invalid name {0:?}")]
     Name(String),
     /// A value is not UTF-8.
-    #[error("a header block with a value that is no text for {0:?}")]
+    #[error("a header block with a value that is not UTF-8 for {0:?}")]
     Value(String),
 }
 
@@ -193,7 +193,7 @@ impl Inflater {
             } else if done == block.len() {
                 return Headers::decode(&out);
             } else if stuck {
-                return Err(HeaderError::Zlib("it does not go on".into()));
+                return Err(HeaderError::Zlib("no progress".into()));
             }
         }
     }

@@ -86,7 +86,7 @@ pub(super) enum ReceivedFrame {
 /// A protocol violation, for which the peer is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Violation {
-    #[error("stream {0} is opened by the wrong side, or after a later one")]
+    #[error("stream {0} was opened by the wrong side, or after a later one")]
     StreamId(u32),
     #[error("a window of more than 2 GiB")]
     Window,

@@ -64,7 +64,7 @@ where
         () = &mut writing => {
             drop(tokio::time::timeout(CLOSE_PATIENCE, reading).await);
         }
-        () = activity.idle(idle) => tracing::debug!("a SPDY connection was silent for too long"),
+        () = activity.idle(idle) => tracing::debug!("a SPDY connection was idle for too long"),
         () = gone.cancelled() => {}
     }
     shared.state.lock().closed();

@@ -83,7 +83,7 @@ enum ChannelMessage {
 enum Malformed {
     #[error("a close signal is followed by {0} bytes instead of one channel")]
     CloseSignal(usize),
-    #[error("data of channel {0} is no base64")]
+    #[error("data of channel {0} is not base64")]
     Base64(u8),
 }
 
@@ -194,7 +194,7 @@ async fn drive<T>(
     tokio::pin!(reading, writing);
     tokio::select! {
         () = &mut reading => {}
-        () = activity.idle(idle) => tracing::debug!("a WebSocket was silent for too long"),
+        () = activity.idle(idle) => tracing::debug!("a WebSocket was idle for too long"),
         () = gone.cancelled() => {}
         // Keep reading: if the socket is closed with unread data, the peer's kernel may discard
         // data of ours that the peer has not read yet.
@@ -242,7 +242,7 @@ async fn read(
                 activity.touch();
             }
             Err(error) => {
-                tracing::debug!(%error, "a WebSocket is closed for a malformed message");
+                tracing::debug!(%error, "closing a WebSocket after a malformed message");
                 return;
             }
         }

@@ -54,7 +54,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Tunnel<T> {
                 Some(Ok(Message::Text(_))) => {
                     let error = io::Error::new(
                         io::ErrorKind::InvalidData,
-                        "a text message in a tunnel of bytes",
+                        "a text message in a binary tunnel",
                     );
                     return Poll::Ready(Err(error));
                 }

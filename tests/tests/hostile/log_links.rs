@@ -122,7 +122,7 @@ async fn the_shim_writes_no_log_through_a_link() {
         let log = directory.join("main/0.log");
         if !is_the_log {
             node.await_until("the log was tried", SOON, async |node| {
-                let refused = node.shim_log().contains("the log is behind");
+                let refused = node.shim_log().contains("cannot update the log");
                 Ok(refused || contents(&outside) != before)
             })
             .await

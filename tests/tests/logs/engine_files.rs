@@ -150,7 +150,7 @@ async fn output_that_the_engine_removed_first_is_counted_and_told_once() {
     })
     .await
     .unwrap();
-    let told = log.lines().filter(|line| line.contains("output is lost"));
+    let told = log.lines().filter(|line| line.contains("lost output"));
     assert_eq!(told.count(), 1, "{log}");
 }
 

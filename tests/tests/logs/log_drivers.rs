@@ -100,7 +100,7 @@ async fn a_log_driver_that_cannot_be_read_is_named_in_the_log() {
     let mut cri = Cri::of(&node).await.unwrap();
     let script = "echo unseen; while [ ! -e /tmp/end ]; do usleep 100000; done";
     let logging = Logging::start(&node, &mut cri, "unread", script).await;
-    let message = "the engine's log driver \"none\" cannot be read back";
+    let message = "the engine's log driver \"none\" does not support reading";
     let is_there = async |_: &Node| Ok(fs::read_to_string(&logging.log)?.contains(message));
     node.await_until("it says so", END, is_there).await.unwrap();
     // The message appears once even if either side restarts, or if the crash came before the shim

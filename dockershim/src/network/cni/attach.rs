@@ -56,8 +56,8 @@ impl Cni {
                 pod = pod.name,
                 sandbox_id = pod.id,
                 network = network.name,
-                "the pod asks for ports of the node, but no plugin of the network has the \
-                 capability portMappings"
+                "the pod requests host ports, but no plugin of the network has the capability \
+                 portMappings"
             );
         }
         let slot = Arc::new(SandboxAttachments::default());
@@ -91,7 +91,7 @@ impl Cni {
             }
             Err(error) => {
                 if let Err(error) = self.detach_known(pod.id, None).await {
-                    tracing::warn!(sandbox_id = pod.id, %error, "a failed attachment is left over");
+                    tracing::warn!(sandbox_id = pod.id, %error, "cannot undo a failed attachment");
                 }
                 Err(error)
             }
@@ -155,13 +155,13 @@ impl Cni {
             };
             let check = match (NetworkConfig::from_list(&cached.config), netns) {
                 (Err(error), _) => error.to_string(),
-                (Ok(_), None) => "the sandbox does not run".into(),
+                (Ok(_), None) => "the sandbox is not running".into(),
                 (Ok(network), Some(netns)) => {
                     let chain = self.chain(&network);
                     let (attachment, result) = cached.of(Some(netns));
                     match chain.check(&attachment, result.as_ref()).await {
                         Ok(true) => "ok".into(),
-                        Ok(false) => "the network has none".into(),
+                        Ok(false) => "the network does not support CHECK".into(),
                         Err(error) => error.to_string(),
                     }
                 }

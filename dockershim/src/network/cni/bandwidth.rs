@@ -49,7 +49,7 @@ pub fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Value>, Error
 
 /// Parses a Kubernetes resource quantity, such as `10M` or `1.5Gi`, rounding up.
 fn bits(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is no quantity, such as 10M");
+    let bad = || format!("{text:?} is not a quantity like 10M");
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
@@ -71,7 +71,7 @@ fn bits(text: &str) -> Result<u64, String> {
     let value = value.and_then(|value| u64::try_from(value).ok());
     value
         .filter(|value| RATES.contains(value))
-        .ok_or_else(|| format!("{text:?} is no reasonable rate; allowed: 1k to 1P bits per second"))
+        .ok_or_else(|| format!("{text:?} is out of range; allowed: 1k to 1P bits per second"))
 }
 
 /// The suffix as a factor and a power of ten.

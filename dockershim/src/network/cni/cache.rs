@@ -269,7 +269,11 @@ impl Cache {
             if name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
                 && let Err(error) = fs::remove_file(entry.path())
             {
-                tracing::warn!(file = %entry.path().display(), %error, "left over");
+                tracing::warn!(
+                    file = %entry.path().display(),
+                    %error,
+                    "cannot remove a temporary file"
+                );
             }
         }
     }
@@ -282,7 +286,11 @@ impl Cache {
         match read.and_then(|bytes| CachedAttachment::read(&bytes)) {
             Ok(cached) => Some(cached),
             Err(reason) => {
-                tracing::warn!(file = %path.display(), reason, "nothing is remembered of an attachment");
+                tracing::warn!(
+                    file = %path.display(),
+                    reason,
+                    "cannot read the record of an attachment"
+                );
                 None
             }
         }
@@ -322,7 +330,11 @@ impl Cache {
                 Ok(cached) if *file_name(&cached.key()) == *name => found.push(cached),
                 Ok(_) => {}
                 Err(reason) => {
-                    tracing::warn!(file = %entry.path().display(), reason, "not read");
+                    tracing::warn!(
+                        file = %entry.path().display(),
+                        reason,
+                        "cannot read an attachment's record"
+                    );
                 }
             }
         }

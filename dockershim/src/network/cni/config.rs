@@ -100,7 +100,7 @@ impl NetworkConfig {
     pub fn from_single(bytes: &[u8]) -> Result<Self, ConfigError> {
         let raw: Map<String, Value> = serde_json::from_slice(bytes).map_err(unread)?;
         if !raw.contains_key("type") && raw.contains_key("plugins") {
-            let reason = "has no type but plugins: a list belongs in a .conflist file";
+            let reason = "has plugins but no type: a list belongs in a .conflist file";
             return Err(ConfigError(reason.into()));
         }
         let plugin: Plugin = serde_json::from_value(Value::Object(raw.clone())).map_err(unread)?;
@@ -151,7 +151,7 @@ impl NetworkConfig {
 
     fn with_plugins(self) -> Result<Self, ConfigError> {
         if self.plugins.is_empty() {
-            return Err(ConfigError("plugins: there is none".into()));
+            return Err(ConfigError("plugins: must not be empty".into()));
         }
         Ok(self)
     }

@@ -127,11 +127,11 @@ impl ConfigLoader {
             Ok(new) if before.network.as_ref() != Ok(new) => {
                 // Not ready until the plugins have reported their status.
                 let asked = new.version >= Version::STATUS;
-                let unknown = || format!("STATUS of network {:?} is being asked", new.name);
+                let unknown = || format!("waiting for STATUS of network {:?}", new.name);
                 self.problem.store(Arc::new(asked.then(unknown)));
             }
             Err(why) if before.network.as_ref() != Err(why) => {
-                tracing::warn!(why, "no pod network");
+                tracing::warn!(why, "cannot load the pod network");
             }
             _ => {}
         }
@@ -158,11 +158,15 @@ impl ConfigLoader {
         let mut broken = 0;
         let found = config::first_valid(&self.conf_dir, |file, error| {
             broken += 1;
-            tracing::warn!(file = %file.display(), %error, "a CNI configuration is passed over");
+            tracing::warn!(file = %file.display(), %error, "skipping an invalid CNI configuration");
         });
         match found {
             Ok(Some((file, network))) => {
-                tracing::info!(file = %file.display(), network = network.name, "CNI configuration");
+                tracing::info!(
+                    file = %file.display(),
+                    network = network.name,
+                    "loaded the CNI configuration"
+                );
                 Ok(Arc::new(network))
             }
             Ok(None) if broken > 0 => Err(format!("no valid CNI configuration in {directory}")),

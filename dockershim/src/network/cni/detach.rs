@@ -35,7 +35,7 @@ impl Cni {
             (Ok(network), Some(netns)) => {
                 tracing::warn!(
                     sandbox_id = pod.id,
-                    "nothing is remembered of a running sandbox's network"
+                    "a running sandbox has no record of its network"
                 );
                 let attachment = pod.attachment(&netns, INTERFACE, Map::new());
                 self.chain(&network).del(&attachment, None).await
@@ -70,7 +70,7 @@ impl Cni {
             match self.del(key, netns.as_ref()).await {
                 // A loopback interface leaves nothing behind when its namespace is gone.
                 Err(error) if key.network == LOOPBACK_NETWORK => {
-                    tracing::warn!(sandbox_id, %error, "the loopback is not taken down");
+                    tracing::warn!(sandbox_id, %error, "cannot tear down the loopback interface");
                 }
                 done => done?,
             }
@@ -96,7 +96,7 @@ impl Cni {
                     tracing::warn!(
                         network = key.network,
                         sandbox_id = key.container_id,
-                        "nobody knows the network's configuration any more; it is not detached"
+                        "the network's configuration no longer exists; skipping the detachment"
                     );
                     return Ok(());
                 }
@@ -134,7 +134,7 @@ impl Cni {
                     tracing::warn!(
                         sandbox_id = id,
                         %error,
-                        "the network of a sandbox that is gone is left over"
+                        "cannot detach a removed sandbox from its network"
                     );
                     left.insert(id);
                 }
@@ -169,7 +169,11 @@ impl Cni {
             };
             cached.owner = self.saved_state.owner().map(str::to_owned);
             if let Err(error) = self.cache.put(&cached).await {
-                tracing::warn!(sandbox_id, %error, "a restart will not know it as this engine's");
+                tracing::warn!(
+                    sandbox_id,
+                    %error,
+                    "cannot save an attachment; a restart will not recognize it as this engine's"
+                );
             }
         }
     }
@@ -189,7 +193,10 @@ impl Cni {
             Ok::<_, CniError>(self.chain(&network).gc(&valid).await)
         };
         for error in collected.await.unwrap_or_else(|error| vec![error]) {
-            tracing::warn!(%error, "what is of no sandbox may be left over");
+            tracing::warn!(
+                %error,
+                "cannot collect garbage; resources of removed sandboxes may be left over"
+            );
         }
     }
 

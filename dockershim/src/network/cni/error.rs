@@ -42,10 +42,10 @@ pub enum CniError {
         reason: String,
     },
     /// A plugin left running by an earlier shim does not exit.
-    #[error("a plugin that was left running for the sandbox does not end")]
+    #[error("a plugin left running for the sandbox does not exit")]
     LeftRunning,
     /// Another shim holds the lock of the cache for too long.
-    #[error("{} is locked by another runtime that has plugins collect garbage", .0.display())]
+    #[error("{} is locked by another runtime whose plugins collect garbage", .0.display())]
     Locked(PathBuf),
     /// A cache file could not be read or written.
     #[error("{action} {}: {source}", path.display())]

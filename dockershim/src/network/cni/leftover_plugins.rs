@@ -95,10 +95,7 @@ impl LeftoverPlugins {
             }
             if !warned {
                 warned = true;
-                tracing::warn!(
-                    sandbox_id,
-                    "a CNI plugin was left running; it is waited for"
-                );
+                tracing::warn!(sandbox_id, "waiting for a CNI plugin that was left running");
             }
             if began.elapsed() > PATIENCE + KILL {
                 return Err(CniError::LeftRunning);
@@ -107,7 +104,7 @@ impl LeftoverPlugins {
                 if !killed {
                     killed = true;
                     self.killed.inc();
-                    tracing::warn!(sandbox_id, "a CNI plugin that was left running is killed");
+                    tracing::warn!(sandbox_id, "killing a CNI plugin that was left running");
                 }
                 for plugin in plugins {
                     // The plugin may have exited meanwhile.

@@ -135,7 +135,7 @@ impl Cni {
     /// Sets and saves the pod CIDRs for later sandboxes.
     pub async fn set_pod_cidrs(&self, cidrs: Vec<String>) {
         if **self.pod_cidrs.load() != cidrs {
-            tracing::info!(cidrs = cidrs.join(","), "pod CIDR");
+            tracing::info!(cidrs = cidrs.join(","), "updated the pod CIDR");
             self.pod_cidrs.store(Arc::new(cidrs.clone()));
             let saved_state = Arc::clone(&self.saved_state);
             let task = tokio::task::spawn_blocking(move || saved_state.set_pod_cidrs(cidrs));

@@ -60,13 +60,13 @@ impl fmt::Display for Verb {
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     /// The binary does not exist.
-    #[error("is not in {0}")]
+    #[error("not found in {0}")]
     Missing(String),
     /// The binary could not be executed.
-    #[error("cannot be run: {0}")]
+    #[error("cannot run: {0}")]
     Start(#[from] io::Error),
     /// It took too long and was killed.
-    #[error("did not end within {DEADLINE:?}")]
+    #[error("did not exit within {DEADLINE:?}")]
     Deadline,
     /// It returned a CNI error.
     #[error("{message} (code {code})")]
@@ -80,7 +80,7 @@ pub enum PluginError {
     #[error("{0}")]
     Failed(String),
     /// Its result is invalid.
-    #[error("answered what is no result: {0}")]
+    #[error("returned an invalid result: {0}")]
     Answer(String),
 }
 
@@ -172,7 +172,7 @@ impl Plugins {
         let output = run_to_end(command, stdin).await.inspect_err(|error| {
             if matches!(error, PluginError::Deadline) {
                 let plugin = path.display();
-                tracing::warn!(%plugin, %verb, %error, "a CNI plugin was killed");
+                tracing::warn!(%plugin, %verb, %error, "killed a CNI plugin");
                 self.killed.inc();
             }
         })?;
@@ -239,7 +239,7 @@ async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, Plugin
     group.kill();
     // Wait for the exit, so that nothing is undone while the plugin still runs.
     if tokio::time::timeout(KILL, work).await.is_err() {
-        tracing::warn!("a CNI plugin that was killed does not end");
+        tracing::warn!("a killed CNI plugin does not exit");
     }
     Err(PluginError::Deadline)
 }

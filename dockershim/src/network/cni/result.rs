@@ -48,7 +48,7 @@ pub fn addresses(result: &Value, ifname: &str) -> Result<Vec<IpAddr>, String> {
             Some(at) => {
                 let interface = interfaces.get(at).ok_or_else(|| {
                     format!(
-                        "ips[{index}].interface: {at}; there are {}",
+                        "ips[{index}].interface: {at}; the result has {} interfaces",
                         interfaces.len()
                     )
                 })?;
@@ -73,7 +73,7 @@ fn address(field: &str, text: &str) -> Result<IpAddr, String> {
     let (address, _) = text.split_once('/').unwrap_or((text, ""));
     address
         .parse()
-        .map_err(|_| format!("{field}: {text:?} is no address"))
+        .map_err(|_| format!("{field}: {text:?} is not an address"))
 }
 
 /// The addresses in CRI's format.

@@ -39,7 +39,7 @@ impl SavedState {
         let owner = owner(&owners).inspect_err(|error| {
             tracing::warn!(
                 error,
-                "a restart will not know networks of sandboxes that were removed meanwhile"
+                "no owner ID; a restart will not recognize networks of sandboxes removed meanwhile"
             );
         });
         Self {
@@ -67,7 +67,7 @@ impl SavedState {
     pub(super) fn set_pod_cidrs(&self, told: Vec<String>) {
         let flag = self.flag.clone();
         if let Err(error) = self.pod_cidrs.save(POD_CIDRS, &PodCidrs { told, flag }) {
-            tracing::warn!(%error, "a restart will not know the pod CIDR");
+            tracing::warn!(%error, "cannot save the pod CIDR for a restart");
         }
     }
 }

@@ -364,8 +364,8 @@ async fn a_loopback_plugin_is_run_first_and_deleted_last() {
 async fn what_is_attached_can_be_checked() {
     for (version, disabled, expected) in [
         ("1.0.0", false, "ok"),
-        ("1.0.0", true, "the network has none"),
-        ("0.3.1", false, "the network has none"),
+        ("1.0.0", true, "the network does not support CHECK"),
+        ("0.3.1", false, "the network does not support CHECK"),
     ] {
         let node = Node::new(&["one", "two"]);
         let mut config = net(version);
@@ -467,7 +467,7 @@ async fn plugins_that_tell_their_status_are_asked() {
     node.fail("STATUS", "two", true);
     let cni = Arc::new(node.cni());
     let asked = cni.ready().await.unwrap_err().to_string();
-    assert!(asked.contains("is being asked"), "{asked}");
+    assert!(asked.contains("waiting for STATUS"), "{asked}");
     let stop = tokio_util::sync::CancellationToken::new();
     let running = tokio::spawn(cni.clone().run(Arc::new(Model::new()), stop.clone()));
     let until = async |wanted: &dyn Fn(&Result<(), CniError>) -> bool| {
@@ -503,7 +503,7 @@ async fn no_address_is_no_network() {
     assert!(error.to_string().contains("no address for eth0"), "{error}");
     fs::write(node.path("bin/one"), "#!/bin/sh\necho nonsense\n").unwrap();
     let error = attach(&node.cni(), Map::new()).await.unwrap_err();
-    assert!(error.to_string().contains("is no result"), "{error}");
+    assert!(error.to_string().contains("an invalid result"), "{error}");
     assert!(Path::new(&node.path("cache")).is_dir());
     assert_eq!(node.remembered(), 0);
 }

@@ -24,7 +24,7 @@ impl FromStr for Version {
         if text.is_empty() {
             return Ok(Self::UNDECLARED);
         }
-        let bad = || format!("{text:?} is no version, such as \"1.0.0\"");
+        let bad = || format!("{text:?} is not a version like \"1.0.0\"");
         let mut parts = text.split('.');
         let mut next = |needed: bool| match parts.next() {
             Some(part) => part.parse::<u32>().map_err(|_| bad()),
