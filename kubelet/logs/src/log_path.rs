@@ -30,7 +30,7 @@ const OF_THE_POD: usize = 2;
 
 /// The directory of a container's log, reached without following links, and the name of the log.
 #[derive(Debug)]
-pub(super) struct Place(tree_walk::GuardedPath);
+pub(super) struct LogPath(tree_walk::GuardedPath);
 
 /// Opens the log of the container with this ID. Returns its path too.
 ///
