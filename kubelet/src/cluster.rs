@@ -16,10 +16,12 @@ use kubelet_api_client::{
     events::{EventQueue, EventRecorder, EventSender},
     objects::{ApiObjects, ApiObjectsParts, ChangeDetection, Objects},
 };
-use kubelet_checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, objects::KeptObjects};
+use kubelet_checkpoint::{
+    Checkpoint, CheckpointError, CheckpointOptions, objects::CheckpointedObjects,
+};
 use kubelet_metrics::Collector;
 use kubelet_server::{
-    FromCluster,
+    ClusterDependencies,
     reviews::ApiServerReviews,
     tls::certificate::{ServingCertificate, SignedCertificate},
 };
@@ -32,7 +34,6 @@ use crate::{
         lease::LeaseKeeper,
         options::NodeOptions,
         reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
-        status_source::NodeStatusSource,
         watch::NodeWatch,
     },
     sources::apiserver::ApiSource,
@@ -171,7 +172,11 @@ impl Cluster {
         };
         let server = self.server.clone();
         let is_away = move || server.is_away();
-        Arc::new(KeptObjects::new(objects, Arc::clone(checkpoint), is_away))
+        Arc::new(CheckpointedObjects::new(
+            objects,
+            Arc::clone(checkpoint),
+            is_away,
+        ))
     }
 
     /// The metrics of requests to the API server and of certificates.
@@ -201,7 +206,7 @@ impl Cluster {
         kubelet: &Kubelet,
         tasks: &TaskTracker,
         cancel: &CancellationToken,
-    ) -> Result<FromCluster, JoinError> {
+    ) -> Result<ClusterDependencies, JoinError> {
         // Rate limits of their own: frequent callers of the node's API do not delay its requests.
         let reviews = ApiServerReviews::new(self.server.client(Some(self.options.rate_limit))?);
         let heartbeat = self.server.client(None)?;
@@ -222,7 +227,7 @@ impl Cluster {
             root_dir: kubelet.local_node().root_dir.clone(),
             cri: kubelet.cri().clone(),
             readiness: Arc::clone(kubelet.readiness()),
-            findings: Arc::new(kubelet.clone()),
+            status_source: Arc::new(kubelet.clone()),
             node: self.watch.subscribe(),
             on_repeated_failure: Arc::clone(&on_repeated_failure),
             events: self.events,
@@ -255,7 +260,7 @@ impl Cluster {
         tasks.spawn(self.watch.run(cancel.clone()));
         tasks.spawn(reporter.run(cancel.clone()));
         tasks.spawn(lease.run(cancel.clone()));
-        Ok(FromCluster {
+        Ok(ClusterDependencies {
             reviews: Some(Arc::new(reviews)),
             metrics,
             certificate,

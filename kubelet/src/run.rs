@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_cri_client::{CriClient, CriError, CriOptions};
 use kubelet_host::{selinux, version};
-use kubelet_server::{FromCluster, ServerError, Servers};
+use kubelet_server::{ClusterDependencies, ServerError, Servers};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -131,7 +131,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         Some(cluster) => cluster
             .spawn(&kubelet, &tasks, &cancel)
             .map_err(ClusterError::from)?,
-        None => FromCluster::default(),
+        None => ClusterDependencies::default(),
     };
     let result = if settings.run_once {
         run_once(pods, &settings, updates).await

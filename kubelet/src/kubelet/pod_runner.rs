@@ -17,13 +17,13 @@ use tracing::{info, warn};
 use super::{Kubelet, logs::running_logs};
 use crate::{
     allocation::Allocator,
-    graceful_shutdown::{ender::PodEnder, keeper::InhibitorKeeper},
+    graceful_shutdown::{inhibitor_lock::InhibitorLockHolder, pod_killer::PodKiller},
     housekeeping::{Directories, Housekeeping},
     node::shutdown::{Logind, login_manager::LoginManager},
     pod::removals::Removals,
     sources::update::PodUpdate,
     status::sync::StatusSync,
-    sync_loop::{Inbox, SyncLoop},
+    sync_loop::{SyncLoop, SyncLoopInputs},
 };
 
 /// Between attempts to reach the runtime at startup.
@@ -128,7 +128,7 @@ impl PodRunner {
             waiting: BTreeMap::new(),
         };
         let (events_in, events) = mpsc::channel(EVENTS);
-        let inbox = Inbox::new(updates, self.probe_changes, events);
+        let inputs = SyncLoopInputs::new(updates, self.probe_changes, events);
         // All in one task: no pod is admitted while the shutdown manager lists the pods, and no pod
         // grows before the loop has processed all updates of the sources.
         tokio::join!(
@@ -138,7 +138,7 @@ impl PodRunner {
             parts.readiness.run(cancel.clone()),
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
-            sync_loop.run(inbox, cancel.clone()),
+            sync_loop.run(inputs, cancel.clone()),
             allocator.run(cancel.clone()),
         );
         parts.workers.ended().await;
@@ -207,11 +207,11 @@ impl Kubelet {
             return;
         };
         let parts = &*self.0;
-        let keeper = InhibitorKeeper {
+        let keeper = InhibitorLockHolder {
             login_manager,
             periods: &parts.options.shutdown_grace_periods,
             shutdown: &parts.shutdown,
-            ender: PodEnder {
+            pod_killer: PodKiller {
                 pods: &parts.pods,
                 statuses: &parts.statuses,
                 workers: &parts.workers,

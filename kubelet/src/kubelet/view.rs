@@ -13,10 +13,10 @@ use tokio::sync::watch;
 use super::Kubelet;
 use crate::{
     logging,
-    node::findings::{Findings, Pressure},
+    node::status_source::{NodeStatusSource, Pressure},
 };
 
-impl Findings for Kubelet {
+impl NodeStatusSource for Kubelet {
     fn problems(&self) -> Vec<String> {
         let pleg = self.pleg_healthy().err();
         pleg.map(|error| format!("PLEG is not healthy: {error}"))

@@ -1,5 +1,6 @@
 //! Applies granted resources to running containers.
 
+use atomic_file::Durability;
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
@@ -13,7 +14,6 @@ use tracing::{info, warn};
 
 use super::{
     ERROR,
-    checkpoint::Durability,
     cpu_memory::CpuMemory,
     events::ResizeEvent,
     in_progress_condition,

@@ -33,15 +33,6 @@ pub(super) struct Checkpoint {
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
 }
 
-/// Whether the file of a checkpoint is synced to disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Durability {
-    /// Not synced: the file survives a restart of the kubelet, but possibly not one of the machine.
-    Unsynced,
-    /// Synced: the file survives a crash and a power failure.
-    Synced,
-}
-
 /// The checkpoint in a pod's directory, if there is a valid one.
 fn read_in(pod_dir: &Path) -> Option<Checkpoint> {
     let read = match fs::read(pod_dir.join(FILE)) {
@@ -88,10 +79,7 @@ fn write_in(pod_dir: &Path, checkpoint: &Checkpoint, durability: Durability) -> 
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o750).create(pod_dir)?;
     let (path, json) = (pod_dir.join(FILE), serde_json::to_vec(checkpoint)?);
-    match writing {
-        Writing::Quick => atomic_file::replace(&path, &json, 0o644, Durability::Unsynced),
-        Writing::Durable => atomic_file::replace(&path, &json, 0o644, Durability::Synced),
-    }
+    atomic_file::replace(&path, &json, 0o644, durability)
 }
 
 #[cfg(test)]

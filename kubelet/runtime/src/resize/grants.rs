@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
+use atomic_file::Durability;
 use k8s_openapi::{
     api::core::v1::{Pod, PodCondition, PodSpec, ResourceRequirements},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 
 use super::{
     RESIZE_IN_PROGRESS, RESIZE_PENDING, ResizeRefusal, ResizeReport, all_containers, changed,
-    checkpoint::{self, Checkpoint, Durability},
+    checkpoint::{self, Checkpoint},
     condition,
     cpu_memory::CpuMemory,
     events::ResizeEvent,

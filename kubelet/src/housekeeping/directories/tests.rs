@@ -161,7 +161,7 @@ async fn a_directory_that_hangs_holds_up_no_other_and_no_later_look() {
     while directories.cleaning.0.lock().len() > 1 {
         sleep(Duration::from_millis(1)).await;
     }
-    directories.looked = None;
+    directories.scanned = None;
     directories.scan_if_due(node.scan_input(&volumes));
     for removed in [node.pod("later"), node.log("ns_a_later")] {
         is_removed(&removed).await;
