@@ -18,6 +18,7 @@ use kubelet_pod_spec::{
     phase::Phase,
 };
 use kubelet_runtime::RuntimeManager;
+use retry_delay::RetryDelay;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -116,7 +117,7 @@ impl SyncLoop<'_> {
     /// Pauses while no pod can be run. Keeps receiving runtime events meanwhile, so that their
     /// sender is not blocked.
     async fn wait_for_runtime(&mut self, inputs: &mut SyncLoopInputs) {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = RetryDelay::new(FIRST_PAUSE, MAX_PAUSE);
         let mut missed = Vec::new();
         let mut told = None;
         while let Some(problem) = self.runtime_problem() {
@@ -125,13 +126,12 @@ impl SyncLoop<'_> {
                 warn!(problem, "skipping pod synchronization");
             }
             told = Some(problem);
-            let until = Instant::now() + pause;
+            let until = Instant::now() + pause.after_failure();
             while let Ok(event) = timeout_at(until, inputs.next_event()).await {
                 if !missed.contains(&event.uid) && asks_for_a_sync(&event) {
                     missed.push(event.uid);
                 }
             }
-            pause = (pause * 2).min(MAX_PAUSE);
         }
         if told.is_some() {
             info!("resumed pod synchronization");

@@ -14,6 +14,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bollard::models::ImageSummary;
 use futures::StreamExt as _;
+use retry_delay::RetryDelay;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
@@ -303,20 +304,18 @@ impl Images {
     /// Lists the images on request, and every two minutes, until `stop`.
     pub async fn run(self: Arc<Self>, engine: Arc<Engine>, stop: CancellationToken) {
         let work = async {
-            let mut retry = FIRST_RETRY;
+            let mut retry = RetryDelay::new(FIRST_RETRY, LAST_RETRY);
             loop {
                 let wait = match self.refresh(&engine).await {
                     Ok(()) => {
-                        retry = FIRST_RETRY;
+                        retry.reset();
                         PERIOD
                     }
                     Err(error) => {
                         if engine.connection().is_ok() {
                             tracing::warn!(%error, "cannot refresh the list of images");
                         }
-                        let wait = retry;
-                        retry = (retry * 2).min(LAST_RETRY);
-                        wait
+                        retry.after_failure()
                     }
                 };
                 let _ = tokio::time::timeout(wait, self.refresh_requested.notified()).await;

@@ -6,8 +6,9 @@
 //! were written but whose position was not saved before a crash are converted again, and [`Sink`]
 //! skips them.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc};
 
+use retry_delay::RetryDelay;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -39,7 +40,7 @@ pub(super) struct ApiFollower {
     unreadable: bool,
     /// The container has exited; the senders of those who wait for the complete log.
     finishing: Vec<oneshot::Sender<()>>,
-    retry: Duration,
+    retry: RetryDelay,
 }
 
 /// The stream of entries.
@@ -78,7 +79,7 @@ impl ApiFollower {
             caught_up: false,
             unreadable: false,
             finishing: Vec::new(),
-            retry: FIRST_RETRY,
+            retry: RetryDelay::new(FIRST_RETRY, LAST_RETRY),
         }
     }
 
@@ -150,7 +151,7 @@ impl ApiFollower {
                     tracing::warn!(
                         container_id = self.id,
                         %error,
-                        retry = ?self.retry,
+                        retry = ?self.retry.current(),
                         "cannot update the log; retrying"
                     );
                     self.caught_up = false;
@@ -201,7 +202,7 @@ impl ApiFollower {
         };
         if !pieces.is_empty() {
             self.take(pieces, &mut open.replay).await?;
-            self.retry = FIRST_RETRY;
+            self.retry.reset();
             return Ok(false);
         }
         if open.follow {
@@ -251,8 +252,7 @@ impl ApiFollower {
     }
 
     fn pause(&mut self, entries: &mut EntryStream) {
-        *entries = EntryStream::Closed(Instant::now() + self.retry);
-        self.retry = (self.retry * 2).min(LAST_RETRY);
+        *entries = EntryStream::Closed(Instant::now() + self.retry.after_failure());
     }
 
     fn since(&self) -> StreamPosition {

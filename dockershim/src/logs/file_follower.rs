@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use retry_delay::RetryDelay;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep, sleep_until},
@@ -71,7 +72,7 @@ impl FileFollower {
             self.begin().await;
         }
         let mut watch = self.watch();
-        let mut retry = FIRST_RETRY;
+        let mut retry = RetryDelay::new(FIRST_RETRY, LAST_RETRY);
         let mut finishing: Vec<oneshot::Sender<()>> = Vec::new();
         loop {
             if let Some(Err(error)) = watch.as_mut().map(Watch::arm) {
@@ -80,7 +81,7 @@ impl FileFollower {
             }
             let converted = self.convert_new().await;
             match &converted {
-                Ok(DrainProgress::Piece) => retry = FIRST_RETRY,
+                Ok(DrainProgress::Piece) => retry.reset(),
                 Ok(_) if !finishing.is_empty() => {
                     self.save_now(true).await;
                     for done in finishing {
@@ -88,12 +89,12 @@ impl FileFollower {
                     }
                     return;
                 }
-                Ok(_) => retry = FIRST_RETRY,
+                Ok(_) => retry.reset(),
                 Err(error) => {
                     tracing::warn!(
                         container_id = self.id,
                         %error,
-                        ?retry,
+                        retry = ?retry.current(),
                         "cannot update the log; retrying"
                     );
                     watch = None;
@@ -104,7 +105,7 @@ impl FileFollower {
             }
             let pause = async {
                 match &converted {
-                    Err(_) => sleep(retry).await,
+                    Err(_) => sleep(retry.current()).await,
                     Ok(DrainProgress::Piece) => {}
                     Ok(found) => {
                         if *found == DrainProgress::All {
@@ -135,7 +136,7 @@ impl FileFollower {
                     }
                 },
                 () = pause => if converted.is_err() {
-                    retry = (retry * 2).min(LAST_RETRY);
+                    retry.after_failure();
                 },
                 () = at(save_at) => self.save(),
             }

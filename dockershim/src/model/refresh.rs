@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::ContainerState;
 use parking_lot::Mutex;
+use retry_delay::RetryDelay;
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,
@@ -247,7 +248,7 @@ async fn work(inspector: Arc<Inspector>, mut inbox: mpsc::UnboundedReceiver<Id>)
     let permits = Arc::new(Semaphore::new(CONCURRENCY));
     // True if another request arrived since the inspect began.
     let mut busy: HashMap<Id, bool> = HashMap::new();
-    let mut failures: HashMap<Id, u32> = HashMap::new();
+    let mut failures: HashMap<Id, RetryDelay> = HashMap::new();
     let mut pending = JoinSet::new();
     let inspect = |id: Id, delay: Duration| {
         let (inspector, permits) = (inspector.clone(), permits.clone());
@@ -288,9 +289,9 @@ async fn work(inspector: Arc<Inspector>, mut inbox: mpsc::UnboundedReceiver<Id>)
                         again.then_some(Duration::ZERO)
                     }
                     Err(error) => {
-                        let count = failures.entry(Arc::clone(&id)).or_default();
-                        let delay = (FIRST_RETRY * 2_u32.pow((*count).min(5))).min(LAST_RETRY);
-                        *count += 1;
+                        let first = RetryDelay::new(FIRST_RETRY, LAST_RETRY);
+                        let delays = failures.entry(Arc::clone(&id)).or_insert(first);
+                        let delay = delays.after_failure();
                         tracing::warn!(
                             container_id = &*id,
                             %error,

@@ -14,6 +14,7 @@ use bollard::{
 };
 use cri_proto::runtime::v1::ContainerState;
 use futures::{Stream, StreamExt as _};
+use retry_delay::RetryDelay;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +31,8 @@ use crate::{
     shim::NameReservations,
 };
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-const LAST_BACKOFF: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(5);
 /// How often an idle connection to the engine is checked.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// The number of concurrent calls during a full resync.
@@ -90,7 +91,7 @@ enum Disconnect {
 impl ModelSync {
     /// Runs until `stop`; reconnects with back-off when the connection ends.
     pub async fn run(self, stop: CancellationToken) {
-        let mut backoff = FIRST_BACKOFF;
+        let mut retry = RetryDelay::new(FIRST_RETRY, LAST_RETRY);
         let work = async {
             loop {
                 let began = tokio::time::Instant::now();
@@ -102,14 +103,14 @@ impl ModelSync {
                     }) => why,
                     other => other.to_string(),
                 };
-                if began.elapsed() > LAST_BACKOFF {
-                    backoff = FIRST_BACKOFF;
+                if began.elapsed() > LAST_RETRY {
+                    retry.reset();
                 }
-                tracing::warn!(engine = %self.engine.endpoint(), reason, retry = ?backoff, "not connected to the engine");
+                let delay = retry.after_failure();
+                tracing::warn!(engine = %self.engine.endpoint(), reason, retry = ?delay, "not connected to the engine");
                 self.model.set_in_step(false);
                 self.engine.set_disconnected(reason);
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(LAST_BACKOFF);
+                tokio::time::sleep(delay).await;
             }
         };
         stop.run_until_cancelled(work).await;

@@ -11,6 +11,7 @@ use kube::{
 };
 use kubelet_host::repeatable;
 use kubelet_pacing::backoff::jittered;
+use retry_delay::RetryDelay;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -55,7 +56,7 @@ pub struct ListWatch<K> {
     listed_from: ListedFrom,
     /// No request is made before this time.
     not_before: Option<Instant>,
-    delay: Duration,
+    delay: RetryDelay,
     failed: Option<Instant>,
     /// The last rejection that was logged.
     complaint: Option<String>,
@@ -128,7 +129,7 @@ where
             state: ListWatchState::Unknown,
             listed_from: ListedFrom::Cache,
             not_before: None,
-            delay: RETRY_BASE,
+            delay: RetryDelay::new(RETRY_BASE, RETRY_MAX),
             failed: None,
             complaint: None,
             passed_over: None,
@@ -292,12 +293,11 @@ where
     fn wait(&mut self, wanted: Option<Duration>) {
         let now = Instant::now();
         if self.failed.is_none_or(|last| now - last > RETRY_RESET) {
-            self.delay = RETRY_BASE;
+            self.delay.reset();
         }
         self.failed = Some(now);
-        let delay = jittered(self.delay);
+        let delay = jittered(self.delay.after_failure());
         self.not_before = Some(now + wanted.map_or(delay, |wanted| delay.max(wanted)));
-        self.delay = (self.delay * 2).min(RETRY_MAX);
     }
 }
 

@@ -31,6 +31,7 @@ use kubelet_pod_spec::{
     known_status,
 };
 use parking_lot::Mutex;
+use retry_delay::RetryDelay;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -272,14 +273,15 @@ impl Checkpoint {
     /// back-off.
     pub async fn run(&self, cancel: CancellationToken) {
         let mut failing = BTreeSet::new();
-        let mut delay = RETRY_BASE;
+        let mut delay = RetryDelay::new(RETRY_BASE, RETRY_MAX);
         let mut retry_at = None;
         loop {
             self.do_due(&mut failing).await;
             if failing.is_empty() {
-                (delay, retry_at) = (RETRY_BASE, None);
+                delay.reset();
+                retry_at = None;
             } else if retry_at.is_none() {
-                retry_at = Some(Instant::now() + delay);
+                retry_at = Some(Instant::now() + delay.after_failure());
             }
             let retry = async {
                 match retry_at {
@@ -292,7 +294,6 @@ impl Checkpoint {
                 () = cancel.cancelled() => break,
                 () = retry => {
                     self.state.lock().retry();
-                    delay = (delay * 2).min(RETRY_MAX);
                     retry_at = None;
                 }
                 () = self.wake.notified() => {}

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use retry_delay::RetryDelay;
 use tokio::time::Instant;
 
 use super::{registration::Registered, watcher::Sockets};
@@ -34,7 +35,7 @@ pub(super) struct StateOfWorld {
 struct RegistrationAttempts {
     generation: u64,
     busy: bool,
-    delay: Option<Duration>,
+    delay: RetryDelay,
     not_before: Option<Instant>,
 }
 
@@ -74,7 +75,7 @@ impl StateOfWorld {
             let fresh = || RegistrationAttempts {
                 generation: *generation,
                 busy: false,
-                delay: None,
+                delay: RetryDelay::new(RETRY_BASE, RETRY_MAX),
                 not_before: None,
             };
             let attempts = self.attempts.entry(socket.clone()).or_insert_with(fresh);
@@ -113,12 +114,8 @@ impl StateOfWorld {
             }
             None => {
                 if let Some(attempts) = self.attempts.get_mut(socket) {
-                    let delay = attempts
-                        .delay
-                        .map_or(RETRY_BASE, |delay| (delay * 2).min(RETRY_MAX));
                     attempts.busy = false;
-                    attempts.delay = Some(delay);
-                    attempts.not_before = Some(Instant::now() + delay);
+                    attempts.not_before = Some(Instant::now() + attempts.delay.after_failure());
                 }
             }
         }

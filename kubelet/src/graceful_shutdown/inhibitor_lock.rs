@@ -4,6 +4,7 @@ use std::{convert::Infallible, future::Future, time::Duration};
 
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_pacing::backoff::jittered;
+use retry_delay::RetryDelay;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -37,7 +38,7 @@ pub(crate) struct InhibitorLockHolder<'a, L> {
 /// Failures of the login manager, to log them once.
 struct LoginManagerFailures {
     /// Until the next attempt.
-    retry: Duration,
+    retry: RetryDelay,
     is_failing: bool,
     /// Why shutdowns are not delayed for long enough.
     shortfall: Option<String>,
@@ -56,7 +57,7 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
     async fn keep(&self) {
         self.shutdown.record().load().await;
         let mut failures = LoginManagerFailures {
-            retry: FIRST_RETRY,
+            retry: RetryDelay::new(FIRST_RETRY, MAX_RETRY),
             is_failing: false,
             shortfall: None,
         };
@@ -70,8 +71,7 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
                     "cannot delay node shutdowns, so pods get no time to terminate; retrying"
                 );
             }
-            sleep(jittered(failures.retry)).await;
-            failures.retry = (failures.retry * 2).min(MAX_RETRY);
+            sleep(jittered(failures.retry.after_failure())).await;
         }
     }
 
@@ -104,7 +104,7 @@ impl<L: LoginManager> InhibitorLockHolder<'_, L> {
                 }
             } else {
                 lock = Some(session.inhibit().await?);
-                failures.retry = FIRST_RETRY;
+                failures.retry.reset();
                 failures.is_failing = false;
                 info!(
                     at_most = ?total(self.periods),

@@ -12,6 +12,7 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 use kubelet_api_client::request::{ApiError, ask_within};
 use kubelet_host::{clock, repeatable};
+use retry_delay::RetryDelay;
 use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -137,7 +138,7 @@ impl LeaseKeeper {
     /// Gets the lease, or creates it and returns `true` as well; retries on errors. `None` when the
     /// lease is missing and there is no node object to own a new one.
     async fn ensure(&mut self) -> Option<(Lease, bool)> {
-        let mut delay = FIRST_RETRY;
+        let mut delay = RetryDelay::new(FIRST_RETRY, MAX_RETRY);
         loop {
             let error = match self.in_time(self.leases.get_opt(&self.name)).await {
                 Ok(Some(lease)) => return Some((lease, false)),
@@ -154,8 +155,7 @@ impl LeaseKeeper {
                 Err(error) => error,
             };
             self.failed(&error);
-            time::sleep(delay).await;
-            delay = (delay * 2).min(MAX_RETRY);
+            time::sleep(delay.after_failure()).await;
         }
     }
 

@@ -17,6 +17,7 @@ use kubelet_host::{
     machine::Machine,
     repeatable::{blocking, random},
 };
+use retry_delay::RetryDelay;
 use tokio::{
     sync::watch,
     time::{self, Instant},
@@ -178,7 +179,7 @@ impl NodeReporter {
 
     /// Retries registration until it succeeds.
     async fn register(&mut self) {
-        let mut delay = FIRST_RETRY;
+        let mut delay = RetryDelay::new(FIRST_RETRY, MAX_RETRY);
         let mut complaint = None;
         loop {
             let name = self.parts.node_name.clone();
@@ -188,8 +189,7 @@ impl NodeReporter {
             if let Ok(Registered::Yes) = time::timeout(self.deadline(), registering).await {
                 return;
             }
-            time::sleep(delay).await;
-            delay = (delay * 2).min(MAX_RETRY);
+            time::sleep(delay.after_failure()).await;
             self.runtime.refresh().await;
         }
     }

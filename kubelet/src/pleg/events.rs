@@ -7,6 +7,7 @@ use kubelet_cri_client::{CriError, pod_status};
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity::PodUid;
+use retry_delay::RetryDelay;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
@@ -26,7 +27,7 @@ const GOOD_STREAM: Duration = Duration::from_secs(300);
 pub(super) struct EventWatch<'a> {
     pleg: &'a Pleg,
     hints: mpsc::Sender<EventHint>,
-    retry: Duration,
+    retry: RetryDelay,
     /// Whether the lack of events was logged.
     said: bool,
 }
@@ -49,7 +50,7 @@ impl<'a> EventWatch<'a> {
         Self {
             pleg,
             hints,
-            retry: RETRY_BASE,
+            retry: RetryDelay::new(RETRY_BASE, RETRY_MAX),
             said: false,
         }
     }
@@ -64,9 +65,9 @@ impl<'a> EventWatch<'a> {
             };
             if matches!(end, EndOfStream::Deaf) {
                 // A new stream would be accepted and miss events again.
-                self.retry = RETRY_MAX;
+                self.retry.skip_to_longest();
             } else if begun.elapsed() >= GOOD_STREAM {
-                self.retry = RETRY_BASE;
+                self.retry.reset();
             }
             if self.pleg.evented.swap(false, Ordering::AcqRel) {
                 warn!(
@@ -82,8 +83,7 @@ impl<'a> EventWatch<'a> {
                 );
                 self.said = true;
             }
-            tokio::time::sleep(jittered(self.retry)).await;
-            self.retry = (self.retry * 2).min(RETRY_MAX);
+            tokio::time::sleep(jittered(self.retry.after_failure())).await;
         }
     }
 
@@ -111,7 +111,7 @@ impl<'a> EventWatch<'a> {
         loop {
             match events.message().await {
                 Ok(Some(event)) => {
-                    self.retry = RETRY_BASE;
+                    self.retry.reset();
                     self.note_latency(&event);
                     self.send_hint(hint(&event)).await;
                 }

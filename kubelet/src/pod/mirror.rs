@@ -14,6 +14,7 @@ use kubelet_api_client::{
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity::{self, CONFIG_HASH, CONFIG_MIRROR, PodUid};
 use parking_lot::Mutex;
+use retry_delay::RetryDelay;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -156,7 +157,7 @@ impl MirrorPods {
     }
 
     async fn work(&self) {
-        let mut delay = RETRY_BASE;
+        let mut delay = RetryDelay::new(RETRY_BASE, RETRY_MAX);
         loop {
             let open = self.pending.lock().open.clone();
             let mut retry = None;
@@ -173,8 +174,7 @@ impl MirrorPods {
                         retry = retry.max(Some(NODE_PERIOD));
                     }
                     Err(MirrorError::Api(error)) if error.is_away() => {
-                        retry = Some(jittered(delay));
-                        delay = (delay * 2).min(RETRY_MAX);
+                        retry = Some(jittered(delay.after_failure()));
                         if error.is_silence() {
                             // The other requests would not be answered either.
                             break;
@@ -192,7 +192,7 @@ impl MirrorPods {
             if let Some(retry) = retry {
                 tokio::time::sleep(retry).await;
             } else {
-                delay = RETRY_BASE;
+                delay.reset();
                 self.changed.notified().await;
             }
         }

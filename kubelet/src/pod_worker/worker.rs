@@ -7,6 +7,7 @@ use kubelet_host::file_work::FileWork;
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity;
 use kubelet_runtime::pod_state::PodState;
+use retry_delay::RetryDelay;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -45,20 +46,8 @@ pub(super) struct Worker<S> {
     pub(super) max_restart_period: Duration,
 }
 
-/// Delays between consecutive failed attempts.
-struct Retry(Duration);
-
-impl Retry {
-    const fn new() -> Self {
-        Self(RETRY_BASE)
-    }
-
-    fn next(&mut self) -> Duration {
-        let delay = self.0;
-        self.0 = (delay * 2).min(RETRY_MAX);
-        jittered(delay)
-    }
-}
+/// The delays after failed attempts of a worker.
+const RETRY: RetryDelay = RetryDelay::new(RETRY_BASE, RETRY_MAX);
 
 /// Why a wait ended.
 #[derive(PartialEq, Eq)]
@@ -138,7 +127,7 @@ impl<S: PodSyncer> Worker<S> {
         let state = Arc::new(PodState::new(self.max_restart_period).seen_at(self.seen));
         let mut newer_than = self.reborn;
         let mut last: Option<Arc<Pod>> = None;
-        let mut retry = Retry::new();
+        let mut retry = RETRY;
         loop {
             let snapshot = self.take_snapshot();
             // Do not start a sync that a kill would abort at once.
@@ -191,7 +180,7 @@ impl<S: PodSyncer> Worker<S> {
                     );
                     // It is unknown what the failed sync changed.
                     newer_than = Some(Instant::now());
-                    retry.next()
+                    jittered(retry.after_failure())
                 }
             };
             let news = self.wait_until(|mailbox| mailbox.revision != snapshot.revision);
@@ -209,11 +198,11 @@ impl<S: PodSyncer> Worker<S> {
         durations.observe_duration(begun.elapsed());
     }
 
-    fn next_sync(&self, outcome: SyncOutcome, retry: &mut Retry) -> Duration {
+    fn next_sync(&self, outcome: SyncOutcome, retry: &mut RetryDelay) -> Duration {
         let delay = if outcome.failed {
-            retry.next()
+            jittered(retry.after_failure())
         } else {
-            *retry = Retry::new();
+            retry.reset();
             jittered(self.sync_frequency)
         };
         outcome.retry_after.map_or(delay, |after| after.min(delay))
@@ -221,7 +210,7 @@ impl<S: PodSyncer> Worker<S> {
 
     /// Kills the pod's containers; retries until all have ended.
     async fn terminate(&mut self) {
-        let mut retry = Retry::new();
+        let mut retry = RETRY;
         // An aborted sync may have started something.
         let mut newer_than = Instant::now();
         loop {
@@ -259,7 +248,7 @@ impl<S: PodSyncer> Worker<S> {
             tokio::select! {
                 biased;
                 () = shrunk => {}
-                () = tokio::time::sleep(retry.next()) => {}
+                () = tokio::time::sleep(jittered(retry.after_failure())) => {}
             }
             newer_than = Instant::now();
         }
@@ -279,7 +268,7 @@ impl<S: PodSyncer> Worker<S> {
 
     /// Reports the end of the pod, and releases its resources on the node.
     async fn settle(&mut self) {
-        let mut retry = Retry::new();
+        let mut retry = RETRY;
         // A newer status has the exit codes of all containers.
         let newer_than = Instant::now();
         loop {
@@ -298,13 +287,13 @@ impl<S: PodSyncer> Worker<S> {
                 pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
                 "cannot clean up after pod"
             );
-            tokio::time::sleep(retry.next()).await;
+            tokio::time::sleep(jittered(retry.after_failure())).await;
         }
     }
 
     /// Removes what is left of the pod; retries until it succeeds.
     async fn remove(&mut self) {
-        let mut retry = Retry::new();
+        let mut retry = RETRY;
         loop {
             let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
             let comes_back = self.mailbox.borrow().comes_back();
@@ -323,7 +312,7 @@ impl<S: PodSyncer> Worker<S> {
                 pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
                 "cannot remove pod"
             );
-            tokio::time::sleep(retry.next()).await;
+            tokio::time::sleep(jittered(retry.after_failure())).await;
         }
     }
 }
@@ -353,7 +342,9 @@ mod tests {
 
     #[test]
     fn pods_that_failed_together_are_not_tried_again_together() {
-        let mut delays: Vec<Duration> = (0..50).map(|_| Retry::new().next()).collect();
+        let mut delays: Vec<Duration> = (0..50)
+            .map(|_| jittered(RETRY.clone().after_failure()))
+            .collect();
         delays.sort();
         delays.dedup();
         assert!(delays.len() > 10, "{delays:?}");

@@ -17,6 +17,7 @@ use kube::{
 use kubelet_api_client::request::{ApiError, ask, delete_at_once};
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity::{self, PodUid};
+use retry_delay::RetryDelay;
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior},
@@ -109,13 +110,13 @@ impl StatusSync {
     async fn work(&mut self, mut changes: watch::Receiver<()>) {
         let mut period = tokio::time::interval(SYNC_PERIOD);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut delay = RETRY_BASE;
+        let mut delay = RetryDelay::new(RETRY_BASE, RETRY_MAX);
         let mut all = true;
         let mut failing = false;
         loop {
             match self.sync(all).await {
                 Ok(()) => {
-                    delay = RETRY_BASE;
+                    delay.reset();
                     failing = false;
                 }
                 Err(error) => {
@@ -123,8 +124,7 @@ impl StatusSync {
                         warn!(%error, "cannot sync pod statuses with the API server; retrying");
                     }
                     failing = true;
-                    tokio::time::sleep(jittered(delay)).await;
-                    delay = (delay * 2).min(RETRY_MAX);
+                    tokio::time::sleep(jittered(delay.after_failure())).await;
                     all = true;
                     continue;
                 }

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
 use kubelet_host::{clock, repeatable};
+use retry_delay::RetryDelay;
 use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -146,7 +147,7 @@ impl CertificateManager {
 
     async fn keep(&mut self) {
         self.load().await;
-        let mut failures = 0;
+        let mut retry = RetryDelay::new(FIRST_RETRY, MAX_RETRY);
         let mut complaint = None;
         loop {
             if !self.wait_until_due().await {
@@ -164,7 +165,7 @@ impl CertificateManager {
             };
             match outcome {
                 Ok(pair) => {
-                    failures = 0;
+                    retry.reset();
                     complaint = None;
                     self.force = false;
                     self.share = share();
@@ -190,9 +191,7 @@ impl CertificateManager {
                         );
                         complaint = Some(error);
                     }
-                    let delay = FIRST_RETRY * 2_u32.saturating_pow(failures);
-                    failures = (failures + 1).min(8);
-                    time::sleep(delay.min(MAX_RETRY)).await;
+                    time::sleep(retry.after_failure()).await;
                 }
             }
         }

@@ -21,6 +21,7 @@ use kube::{
 use kubelet_api_client::request::{ApiError, ask};
 use kubelet_pacing::backoff::jittered;
 use parking_lot::Mutex;
+use retry_delay::RetryDelay;
 use serde_json::{Map, Value, json};
 use tokio::{
     sync::{Notify, watch},
@@ -164,7 +165,7 @@ impl CsiNodeKeeper {
     }
 
     async fn keep(&self) {
-        let mut delay = RETRY_BASE;
+        let mut delay = RetryDelay::new(RETRY_BASE, RETRY_MAX);
         // Fails when the node is not watched any more.
         if self.node.clone().wait_for(Option::is_some).await.is_err() {
             return;
@@ -172,10 +173,10 @@ impl CsiNodeKeeper {
         while let Err(error) = self.make(CsiNodeChange::Begin).await {
             self.report("failed to initialize CSINode", &error);
             *self.problem.lock() = Some(format!("failed to initialize CSINode: {error}"));
-            wait(&mut delay).await;
+            sleep(jittered(delay.after_failure())).await;
         }
         *self.problem.lock() = None;
-        delay = RETRY_BASE;
+        delay.reset();
         loop {
             let gone = self.gone.lock().first().cloned();
             let Some(driver) = gone else {
@@ -183,10 +184,10 @@ impl CsiNodeKeeper {
                 continue;
             };
             match self.make(CsiNodeChange::Uninstall(&driver)).await {
-                Ok(()) => delay = RETRY_BASE,
+                Ok(()) => delay.reset(),
                 Err(error) => {
                     self.report("cannot deregister a CSI driver from the cluster", &error);
-                    wait(&mut delay).await;
+                    sleep(jittered(delay.after_failure())).await;
                 }
             }
         }
@@ -311,11 +312,6 @@ impl CsiNodeKeeper {
         Ok(owners
             .any(|owner| owner.kind == "Node" && owner.name == self.node_name && owner.uid == uid))
     }
-}
-
-async fn wait(delay: &mut Duration) {
-    sleep(jittered(*delay)).await;
-    *delay = (*delay * 2).min(RETRY_MAX);
 }
 
 fn new_csi_node(name: &str, uid: String) -> CSINode {

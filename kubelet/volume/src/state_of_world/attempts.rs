@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use retry_delay::RetryDelay;
 use tokio::time::Instant;
 
 /// The first and the longest delay after a failed operation, as upstream.
@@ -9,12 +10,23 @@ pub(super) const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);
 
 /// The operations on one volume or device: one at a time, with a back-off.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Attempts {
     pub(super) busy: bool,
-    delay: Option<Duration>,
+    delay: RetryDelay,
     not_before: Option<Instant>,
     pub(super) error: Option<String>,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            busy: false,
+            delay: RetryDelay::new(RETRY_BASE, RETRY_MAX),
+            not_before: None,
+            error: None,
+        }
+    }
 }
 
 impl Attempts {
@@ -32,17 +44,17 @@ impl Attempts {
 
     pub(super) fn end(&mut self, error: Option<String>, now: Instant) {
         self.busy = false;
-        self.delay = error.as_ref().map(|_| {
-            self.delay
-                .map_or(RETRY_BASE, |delay| (delay * 2).min(RETRY_MAX))
-        });
-        self.not_before = self.delay.map(|delay| now + delay);
+        self.not_before = None;
+        match &error {
+            Some(_) => self.not_before = Some(now + self.delay.after_failure()),
+            None => self.delay.reset(),
+        }
         self.error = error;
     }
 
     /// Resets the back-off: the next operation is a different one, or has a new chance.
     pub(super) fn turn(&mut self) {
-        self.delay = None;
+        self.delay.reset();
         self.not_before = None;
         self.error = None;
     }
