@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Write as _},
@@ -101,8 +101,9 @@ pub fn temporary(path: &Path) -> PathBuf {
 }
 
 /// Whether a file of this name is the temporary one of a replacement that was interrupted.
-pub fn is_temporary(name: &str) -> bool {
-    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+pub fn is_temporary(name: impl AsRef<OsStr>) -> bool {
+    let name = name.as_ref().as_encoded_bytes();
+    name.starts_with(PREFIX.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
 }
 
 #[cfg(test)]
@@ -173,7 +174,7 @@ mod tests {
             let [a, b] = ["a", "b"].map(|end| dir.path().join("é".repeat(length / 2) + end));
             assert_ne!(temporary(&a), temporary(&b), "{length}");
             let name = temporary(&a).file_name().unwrap().to_owned();
-            assert!(is_temporary(name.to_str().unwrap()));
+            assert!(is_temporary(name));
             replace(&a, b"new", 0o600, Durability::Synced).unwrap();
             assert_eq!(fs::read_to_string(&a).unwrap(), "new");
         }

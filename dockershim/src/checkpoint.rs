@@ -1,20 +1,16 @@
 //! State that the shim needs after a restart and that the engine cannot store. Each object has one
 //! small file, replaced atomically, with a checksum in its first line.
 
-use std::{
-    fmt::Debug,
-    fs::{self, File},
-    io::{self, Write as _},
-    marker::PhantomData,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Debug, fs, io, marker::PhantomData, path::PathBuf};
 
+use atomic_file::Durability;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 
-/// The suffixes of a checkpoint file and of the temporary file that replaces it.
+/// The suffix of a checkpoint file.
 const SUFFIX: &str = ".json";
-const NEW_SUFFIX: &str = ".new";
+/// Other users of the node can read checkpoints.
+const MODE: u32 = 0o644;
 
 /// Why a checkpoint was not written or read.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +62,7 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
     /// # Errors
     /// [`CheckpointError`]; the previous state is kept.
     pub fn save(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
-        self.replace(id, state, File::sync_data)
+        self.replace(id, state, Durability::Synced)
     }
 
     /// Saves `state` for `id` like [`Checkpoints::save`], but without a sync to disk: a crash of
@@ -75,42 +71,18 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
     /// # Errors
     /// [`CheckpointError`]; the previous state is kept.
     pub fn note(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
-        self.replace(id, state, |_| Ok(()))
+        self.replace(id, state, Durability::Unsynced)
     }
 
-    fn replace(
-        &self,
-        id: &str,
-        state: &T,
-        sync: impl Fn(&File) -> io::Result<()>,
-    ) -> Result<(), CheckpointError> {
+    fn replace(&self, id: &str, state: &T, durability: Durability) -> Result<(), CheckpointError> {
         let path = self.path(id);
-        self.write(&path, state, sync)
-            .map_err(|source| CheckpointError {
-                action: "write",
-                path,
-                source,
-            })
-    }
-
-    fn write(
-        &self,
-        path: &Path,
-        state: &T,
-        sync: impl Fn(&File) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let text = encode(state)?;
-        let new = path.with_extension(&NEW_SUFFIX[1..]);
-        let mut file = match File::create(&new) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(&self.directory)?;
-                File::create(&new)?
-            }
-            other => other?,
-        };
-        file.write_all(text.as_bytes())?;
-        sync(&file)?;
-        fs::rename(&new, path)
+        let written = encode(state)
+            .and_then(|text| atomic_file::replace(&path, text.as_bytes(), MODE, durability));
+        written.map_err(|source| CheckpointError {
+            action: "write",
+            path,
+            source,
+        })
     }
 
     /// Removes the state of `id`, if any.
@@ -209,7 +181,7 @@ mod tests {
         for id in ["a", "b"] {
             checkpoints.save(id, &(id.into(), 0)).unwrap();
         }
-        fs::write(dir.path().join("c.new"), "half").unwrap();
+        fs::write(dir.path().join(".c.json.tmp"), "half").unwrap();
         checkpoints.retain(|id| id == "b");
         let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1);

@@ -1,13 +1,12 @@
 //! `CheckpointContainer`.
 
 use std::{
-    fs::{self, OpenOptions},
-    io,
-    os::unix::fs::OpenOptionsExt as _,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use atomic_file::Durability;
 use cri_proto::runtime::v1::{CheckpointContainerRequest, CheckpointContainerResponse};
 
 use super::{exec::require_running, status::find};
@@ -153,27 +152,12 @@ async fn archive(directory: PathBuf, location: PathBuf) -> Result<(), Error> {
 
 /// Writes `dump` to `location` atomically.
 fn write(dump: &Path, location: &Path) -> io::Result<()> {
-    let mut new = location.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let written = (|| {
-        let _ = fs::remove_file(&new);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(MODE)
-            .open(&new)?;
+    atomic_file::replace_with(location, MODE, Durability::Synced, |file| {
         let mut archive = tar::Builder::new(file);
         archive.follow_symlinks(false);
         archive.append_dir_all(NAME, dump)?;
-        archive.into_inner()?.sync_all()?;
-        fs::rename(&new, location)
-    })();
-    if written.is_err() {
-        // The write error is the one to report.
-        let _ = fs::remove_file(&new);
-    }
-    written
+        archive.finish()
+    })
 }
 
 fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -257,7 +241,7 @@ mod tests {
             .collect();
         assert!(paths.contains(&PathBuf::from("checkpoint/pages-1.img")));
         write(&dir.path().join("nothing"), &location).unwrap_err();
-        assert!(!dir.path().join("c.tar.new").exists());
+        assert!(!atomic_file::temporary(&location).exists());
         assert!(location.exists());
     }
 }

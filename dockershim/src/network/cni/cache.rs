@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use atomic_file::{Durability, is_temporary};
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -20,8 +21,8 @@ use tokio::time::Instant;
 use super::{chain::Attachment, error::CniError, pod::NetNs};
 
 const KIND: &str = "cniCacheV1";
-/// The name prefix of files that are being written.
-const UNFINISHED: &str = ".unfinished-";
+/// The mode of an attachment's file, as libcni's.
+const MODE: u32 = 0o600;
 const LOCK: &str = "dockershim.lock";
 /// How long to wait for the lock; longer than a plugin's garbage collection may take.
 const LOCK_PATIENCE: Duration = Duration::from_secs(150);
@@ -237,20 +238,12 @@ impl Cache {
     pub async fn put(&self, cached: &CachedAttachment) -> Result<(), CniError> {
         let key = cached.key();
         let path = self.path(&key);
-        let unfinished = self
-            .directory
-            .join(format!("{UNFINISHED}{}", file_name(&key)));
-        let written = async {
-            let text = serde_json::to_vec(cached).map_err(io::Error::other)?;
-            tokio::fs::create_dir_all(&self.directory).await?;
-            let mut options = tokio::fs::OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&unfinished).await?;
-            tokio::io::AsyncWriteExt::write_all(&mut file, &text).await?;
-            tokio::io::AsyncWriteExt::flush(&mut file).await?;
-            tokio::fs::rename(&unfinished, &path).await
-        };
-        written.await.map_err(|source| CniError::Cache {
+        let (to, text) = (path.clone(), serde_json::to_vec(cached));
+        let written = tokio::task::spawn_blocking(move || {
+            atomic_file::replace(&to, &text?, MODE, Durability::Unsynced)
+        });
+        let written = written.await.map_err(io::Error::other).flatten();
+        written.map_err(|source| CniError::Cache {
             action: "write",
             path,
             source,
@@ -266,7 +259,7 @@ impl Cache {
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
+            if is_temporary(&name)
                 && let Err(error) = fs::remove_file(entry.path())
             {
                 tracing::warn!(
@@ -320,8 +313,7 @@ impl Cache {
         let mut found = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let unfinished = name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes());
-            if unfinished || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if is_temporary(&name) || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
             let bytes = fs::read(entry.path()).map_err(|error| error.to_string());
@@ -390,7 +382,7 @@ mod tests {
     async fn nothing_is_attached_while_another_shim_collects_garbage() {
         let dir = tempfile::tempdir().unwrap();
         let (one, other) = (Cache::new(dir.path()), Cache::new(dir.path()));
-        let unfinished = dir.path().join("results").join(UNFINISHED);
+        let unfinished = dir.path().join("results/.net-x-eth0.tmp");
         fs::create_dir(dir.path().join("results")).unwrap();
         fs::write(&unfinished, "").unwrap();
         let attaches = one.lock(LockMode::Attach).await.unwrap();
@@ -421,7 +413,7 @@ mod tests {
             results.join("net-other-eth0"),
         )
         .unwrap();
-        let unfinished = results.join(format!("{UNFINISHED}net-x-eth0"));
+        let unfinished = results.join(".net-x-eth0.tmp");
         fs::write(&unfinished, "").unwrap();
         assert_eq!(cache.load(), [cached("first")]);
         cache.remove_unfinished();
