@@ -23,12 +23,14 @@ test:
 	$(TEST) --no-run
 	deploy/test.sh "$(TEST) --lib --bins --test '[a-o]*'" "$(TEST) --test '[!a-o]*'" "$(TEST) --doc"
 
-# Format, lints, links of the docs, cycles between modules, and phrases that hide the subject.
+# Format, lints, links of the docs, cycles between modules, unused dependencies, and phrases that
+# hide the subject.
 CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml))
 lint:
 	deploy/install.sh lint
 	cargo fmt --all --check
 	python3 tests/lint/module_cycles.py $(CRATES)
+	python3 tests/lint/unused_dependencies.py $(CRATES) tests/fuzz
 	python3 tests/lint/words.py README.md CONTRIBUTING.md CHANGELOG.md docs $(filter-out kubelet/%,$(CRATES))
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
