@@ -8,11 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
 use kubelet_host::{clock, local_node::LocalNode, repeatable};
-use kubelet_pod_spec::{
-    directory,
-    identity::{self, PodUid},
-    phase::Phase,
-};
+use kubelet_pod_spec::{directory, identity::PodUid, phase::Phase};
 use kubelet_prober::ProbeManager;
 use kubelet_runtime::{RuntimeManager, grace_period, pod_state::PodState};
 use kubelet_volume::VolumeManager;
@@ -138,8 +134,6 @@ impl Syncer {
     ) -> Result<SyncOutcome, WorkerError> {
         if before.is_none_or(|before| before.message.as_ref() != Some(&why.message)) {
             warn!(
-                pod = identity::full_name(pod),
-                pod_uid = pod.metadata.uid,
                 reason = why.reason,
                 message = why.message,
                 "pod is not allowed to run yet"
@@ -201,7 +195,7 @@ impl Syncer {
         let volume = unknown.first().ok_or(error)?;
         // The pod finishes anyway. Housekeeping keeps retrying.
         warn!(
-            pod_uid = %uid, %volume, path = %dir.display(),
+            %volume, path = %dir.display(),
             "leaving a volume in place: this kubelet does not have its plugin"
         );
         Ok(())
@@ -243,11 +237,7 @@ impl PodSyncer for Syncer {
         }
         let deadline = self.deadline(&pod);
         if deadline == Some(Duration::ZERO) {
-            info!(
-                pod = identity::full_name(&pod),
-                pod_uid = pod.metadata.uid,
-                "pod exceeded its active deadline"
-            );
+            info!("pod exceeded its active deadline");
             self.events.normal(
                 events::Subject::Pod(&pod),
                 deadline::REASON,
@@ -401,10 +391,7 @@ impl PodSyncer for Syncer {
         if subject.pod.is_some() || self.pods.get(&subject.uid).is_none() {
             self.statuses.remove(&subject.uid);
         }
-        tracing::debug!(
-            pod = subject.pod.as_deref().map(identity::full_name), pod_uid = %subject.uid,
-            "removed the pod's files"
-        );
+        tracing::debug!("removed the pod's files");
         Ok(())
     }
 }

@@ -15,7 +15,8 @@ use hyper::{
     Request, Response, StatusCode, Uri, body::Incoming, client::conn::http1, header::HOST,
 };
 use hyper_util::rt::TokioIo;
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_host::clock;
 use kubelet_server::socket_path;
 use serde::Deserialize;
 use serde_json::Value;
@@ -219,6 +220,6 @@ fn print(body: &[u8], options: &StatusOptions) -> Result<String, serde_json::Err
     Ok(table::table(
         &mut pods,
         options.output == OutputFormat::Wide,
-        Timestamp::now(),
+        clock::now(),
     ))
 }

@@ -10,6 +10,10 @@ use crate::repeatable;
 /// clock: zero in a running kubelet, and the skipped time in a test with paused time.
 ///
 /// Do not schedule by it: a wall clock jumps.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the place where the clocks of the system are read"
+)]
 pub fn now() -> Timestamp {
     let tokio = Instant::now();
     if let Some(time) = repeatable::time_of_day(tokio) {

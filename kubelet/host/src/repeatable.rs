@@ -10,6 +10,7 @@ use std::{
 
 use jiff::Timestamp;
 use tokio::{task::JoinError, time::Instant};
+use tracing::Span;
 
 use crate::file_work;
 
@@ -85,6 +86,10 @@ pub(crate) fn is_repeatable() -> bool {
 ///
 /// # Errors
 /// The work panicked.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the place where blocking work is started"
+)]
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -92,9 +97,10 @@ pub async fn blocking<T: Send + 'static>(
         return Ok(work());
     }
     let token = file_work::token();
+    let span = Span::current();
     let work = move || {
         let _token = token;
-        work()
+        span.in_scope(work)
     };
     tokio::task::spawn_blocking(work).await
 }

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use kubelet_host::repeatable::blocking;
 use sha2::{Digest as _, Sha256};
 use tokio_rustls::rustls::{
     self, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
@@ -67,7 +68,7 @@ impl Roots {
     /// See [`RootsError`].
     pub async fn client_config(&self) -> Result<ClientConfig, RootsError> {
         let paths = self.0.clone();
-        let reading = tokio::task::spawn_blocking(move || paths.iter().find_map(|path| read(path)));
+        let reading = blocking(move || paths.iter().find_map(|path| read(path)));
         let Some((roots, trusted)) = reading.await.ok().flatten() else {
             let names: Vec<_> = self.0.iter().map(|path| path.to_string_lossy()).collect();
             return Err(RootsError::None(names.join(", ")));

@@ -22,7 +22,7 @@ use kubelet_api_client::{
 };
 use kubelet_cri_client::CriClient;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
-use kubelet_pod_spec::{duration::GoDuration, identity};
+use kubelet_pod_spec::duration::GoDuration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -274,8 +274,6 @@ impl ImageManager {
         backoff: &Mutex<PullBackoff>,
     ) -> Result<PresentImage, ImageError> {
         let image = wanted.requested;
-        let pod = identity::full_name(wanted.pod);
-        let pod_uid = wanted.pod.metadata.uid.as_deref();
         if self.records.is_in_doubt(image).await
             && let Some((present, _)) = self.present(wanted, wanted.spec.clone()).await?
         {
@@ -289,7 +287,7 @@ impl ImageManager {
                     image: image.to_owned(),
                     source,
                 })?;
-        info!(pod, pod_uid, image, "pulling image");
+        info!(image, "pulling image");
         self.events.normal(
             wanted.subject,
             reason::PULLING,
@@ -327,8 +325,6 @@ impl ImageManager {
             .of([pull_sizes::class(size)])
             .observe_duration(waited);
         info!(
-            pod,
-            pod_uid,
             image,
             image_id = pulled.id,
             seconds = pulled.took.as_secs_f32(),

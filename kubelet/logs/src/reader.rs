@@ -119,8 +119,7 @@ impl LogReader {
             self.until = Some(size);
         }
         let file = self.file.try_clone().await?.into_std().await;
-        let start =
-            tokio::task::spawn_blocking(move || tail::start_of_tail(&file, size, lines)).await??;
+        let start = blocking(move || tail::start_of_tail(&file, size, lines)).await??;
         self.position = self.file.seek(SeekFrom::Start(start)).await?;
         Ok(())
     }

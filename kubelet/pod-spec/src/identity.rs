@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use tracing::{Span, info_span};
 
 use crate::names;
 
@@ -54,6 +55,11 @@ impl fmt::Debug for PodUid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// The span of work for one pod: its log lines name the pod.
+pub fn span(full_name: &str, uid: &PodUid) -> Span {
+    info_span!("pod", pod = full_name, pod_uid = %uid)
 }
 
 /// `name_namespace`, which is unique among the pods that may run at the same time.

@@ -12,16 +12,14 @@ use kubelet_api_client::events::EventRecorder;
 use kubelet_cri_client::CriClient;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition};
-use kubelet_pod_spec::{
-    identity::{self, PodUid},
-    restart_rules,
-};
+use kubelet_pod_spec::{identity::PodUid, restart_rules};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
 
 use super::{
     metrics::ProbeMetrics,
@@ -148,7 +146,6 @@ impl ProbeManager {
             };
             let probed = probed.get_or_insert_with(|| {
                 Arc::new(ProbedContainer {
-                    full_name: identity::full_name(pod),
                     container: container.clone(),
                     pod: Arc::clone(pod),
                     sidecar: !regular,
@@ -168,9 +165,10 @@ impl ProbeManager {
             );
             let cancel = handle.cancel.clone();
             entry.insert(handle);
-            self.0.tasks.spawn(async move {
+            let work = async move {
                 cancel.run_until_cancelled(worker.run()).await;
-            });
+            };
+            self.0.tasks.spawn(work.in_current_span());
         }
     }
 

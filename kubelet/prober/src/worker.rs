@@ -27,8 +27,6 @@ const LOCALHOST: &str = "127.0.0.1";
 /// The container that is probed, as its spec was when that began.
 #[derive(Debug)]
 pub(super) struct ProbedContainer {
-    /// Full name of its pod, for people.
-    pub(super) full_name: String,
     pub(super) pod: Arc<Pod>,
     pub(super) container: Container,
     /// It initialises its pod, and goes on running.
@@ -237,7 +235,6 @@ impl Worker {
             Ok(Outcome::Success) => (ProbeResult::Success, String::new()),
             Ok(Outcome::Warning(output)) => {
                 warn!(
-                    pod = self.probed.full_name, pod_uid = %self.key.uid,
                     container = self.key.container, container_id = id,
                     probe = %self.key.kind, output, "probe succeeded with a warning"
                 );
@@ -247,7 +244,6 @@ impl Worker {
             }
             Ok(Outcome::Failure(output)) => {
                 debug!(
-                    pod = self.probed.full_name, pod_uid = %self.key.uid,
                     container = self.key.container, container_id = id,
                     probe = %self.key.kind, output, "probe failed"
                 );
@@ -258,7 +254,6 @@ impl Worker {
             Err(error) => {
                 // It says nothing of the container.
                 debug!(
-                    pod = self.probed.full_name, pod_uid = %self.key.uid,
                     container = self.key.container, container_id = id,
                     probe = %self.key.kind, %error, "cannot probe"
                 );
@@ -311,7 +306,6 @@ impl Worker {
     async fn set(&self, id: &str, result: ProbeResult, why: &str) {
         if self.shared.set(&self.key, id, result).await {
             info!(
-                pod = self.probed.full_name, pod_uid = %self.key.uid,
                 container = self.key.container, container_id = id,
                 probe = %self.key.kind, %result, why, "probe result"
             );

@@ -311,7 +311,6 @@ impl RuntimeManager {
         self.events
             .normal(subject, reason::STARTED, "Container started");
         info!(
-            pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
             container = %container.name, container_id = %id, restart_count, "started container"
         );
         self.link_log(pod, container, &id, log).await;
@@ -427,7 +426,7 @@ impl RuntimeManager {
         let killing = KillOptions::new(Some(pod_context.pod), ip, "FailedPostStartHook");
         if let Err(error) = self.kill_container(&status, killing).await {
             warn!(
-                pod = identity::full_name(pod_context.pod), container = %container.name, %error,
+                container = %container.name, %error,
                 "cannot kill a container after its postStart hook failed"
             );
         }

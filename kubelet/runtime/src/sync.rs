@@ -10,7 +10,7 @@ use kubelet_cri_client::{
     pod_status::{ContainerState, PodStatus, SandboxStatus},
 };
 use kubelet_host::files;
-use kubelet_pod_spec::{ephemeral::as_container, identity, pod_ips, restart_rules::is_sidecar};
+use kubelet_pod_spec::{ephemeral::as_container, pod_ips, restart_rules::is_sidecar};
 use kubelet_volume::MountedVolumes;
 use tracing::{info, warn};
 
@@ -317,10 +317,7 @@ impl RuntimeManager {
             .await
             .inspect_err(|error| self.sandbox_failed(pod, &error.go_text()))
             .map_err(SyncError::Sandbox)?;
-        info!(
-            pod = identity::full_name(pod), pod_uid = pod.metadata.uid, sandbox_id = %id,
-            "started sandbox"
-        );
+        info!(sandbox_id = %id, "started sandbox");
         let status = self.cri.pod_sandbox_status(&id).await;
         let status = status.inspect_err(|error| {
             let error = error.go_text();
@@ -406,8 +403,6 @@ impl RuntimeManager {
                 // The container may have been created.
                 synced.changed = true;
                 warn!(
-                    pod = identity::full_name(pod_context.pod),
-                    pod_uid = pod_context.pod.metadata.uid,
                     container = %container.name, reason = error.reason(), %error,
                     "cannot start container"
                 );

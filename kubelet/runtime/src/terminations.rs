@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, future::Future, time::Duration};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
 /// The time for a container whose grace period cannot be read: the API's default grace period, and
 /// some time for the runtime to recover.
@@ -104,10 +105,11 @@ impl Terminations {
             };
             let hook = termination.hook.get_or_insert_with(|| {
                 let (running, ended) = watch::channel(());
-                let task = tokio::spawn(async move {
+                let task = async move {
                     hook.await;
                     drop(running);
-                });
+                };
+                let task = tokio::spawn(task.in_current_span());
                 Hook {
                     ended,
                     _task: AbortOnDropHandle::new(task),

@@ -15,7 +15,7 @@ use kubelet_runtime::{
     resize::{ResizeRefusal, is_resize},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{Instrument as _, info};
 
 use self::order::Place;
 use crate::{
@@ -89,7 +89,8 @@ impl<S: PodSyncer> Allocator<'_, S> {
         loop {
             let mut is_progress = false;
             for pod in self.resizes() {
-                is_progress |= self.resize(&pod).await;
+                let span = identity::span(&identity::full_name(&pod), &PodUid::of(&pod));
+                is_progress |= self.resize(&pod).instrument(span).await;
             }
             if !is_progress {
                 return;
@@ -141,8 +142,9 @@ impl<S: PodSyncer> Allocator<'_, S> {
         };
         if self.runtime.refuse(pod, &refusal) {
             info!(
-                pod = identity::full_name(pod), pod_uid = %uid, reason = refusal.reason(),
-                message = refusal.message(), "pod resize was not granted"
+                reason = refusal.reason(),
+                message = refusal.message(),
+                "pod resize was not granted"
             );
             self.workers.sync(&uid);
         }

@@ -1,6 +1,6 @@
 //! `logging.format: json`: each line is a JSON object with upstream's keys: `ts` (milliseconds
 //! since the epoch), `caller`, `msg`, `v` (the verbosity that shows the line; none for errors),
-//! followed by the event's own fields.
+//! followed by the event's own fields and those of its spans.
 
 use std::{
     fmt::{self, Write as _},
@@ -8,12 +8,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use kubelet_host::clock;
 use serde::Serialize;
 use tracing::{
-    Event, Level, Subscriber,
+    Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
+    span::{Attributes, Id},
 };
-use tracing_subscriber::{Layer, layer::Context};
+use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
 /// Writes events as lines of JSON.
 #[derive(Debug)]
@@ -30,21 +32,33 @@ impl<W> JsonLines<W> {
 
 impl<S, W, O> Layer<S> for JsonLines<W>
 where
-    S: Subscriber,
+    S: Subscriber + for<'a> LookupSpan<'a>,
     W: Fn() -> O + 'static,
     O: Write,
 {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let line = line(event, Timestamp::now());
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(outer) = span.extensions().get::<Fields>() {
+                fields.add_outer(outer);
+            }
+        }
+        let line = line(event.metadata(), &fields, clock::now());
         // A failure to write the log cannot be reported.
         let _ = (self.writer)().write_all(line.as_bytes());
     }
 }
 
-fn line(event: &Event<'_>, now: Timestamp) -> String {
-    let metadata = event.metadata();
-    let mut fields = Fields::default();
-    event.record(&mut fields);
+fn line(metadata: &Metadata<'_>, fields: &Fields, now: Timestamp) -> String {
     let micros = now.as_microsecond();
     let (millis, rest) = (micros.div_euclid(1000), micros.rem_euclid(1000));
     let mut line = format!("{{\"ts\":{millis}.{rest:03}");
@@ -61,7 +75,10 @@ fn line(event: &Event<'_>, now: Timestamp) -> String {
         Level::DEBUG => add(&mut line, "v", &4),
         Level::TRACE => add(&mut line, "v", &6),
     }
-    line + &fields.others + "}\n"
+    for (_, json) in &fields.others {
+        line.push_str(json);
+    }
+    line + "}\n"
 }
 
 /// Appends a key to an object that is not empty.
@@ -73,12 +90,12 @@ fn add(line: &mut String, key: &str, value: &(impl Serialize + ?Sized)) {
     let _ = write!(line, ",{}:{value}", json(key));
 }
 
-/// The fields of an event.
+/// The fields of an event or a span.
 #[derive(Default)]
 struct Fields {
     message: String,
-    /// The other fields as JSON keys, each after a comma.
-    others: String,
+    /// The other fields by name: as keys of a JSON object, each after a comma.
+    others: Vec<(&'static str, String)>,
 }
 
 impl Fields {
@@ -87,7 +104,18 @@ impl Fields {
             "error" => "err",
             name => name,
         };
-        add(&mut self.others, key, value);
+        let mut json = String::new();
+        add(&mut json, key, value);
+        self.others.push((field.name(), json));
+    }
+
+    /// Adds the fields of a span around this one, except those that both have.
+    fn add_outer(&mut self, outer: &Self) {
+        for (name, json) in &outer.others {
+            if !self.others.iter().any(|(own, _)| own == name) {
+                self.others.push((name, json.clone()));
+            }
+        }
     }
 }
 
@@ -156,6 +184,11 @@ mod tests {
             tracing::warn!(%error, "odd");
             tracing::debug!(share = 0.5, nan = f64::NAN, "why");
             tracing::error!(list = ?["a"], "bad");
+            let pod = tracing::info_span!("pod", pod = "web", pod_uid = %"u1");
+            pod.in_scope(|| {
+                tracing::info!(container = "c", "started");
+                tracing::info!(pod = "other", "rejected");
+            });
         });
         let text = String::from_utf8(written.0.lock().clone()).unwrap();
         let mut lines: Vec<Value> = text
@@ -176,6 +209,8 @@ mod tests {
                 json!({"msg": "odd", "v": 0, "err": "a \"broken\" line\n"}),
                 json!({"msg": "why", "v": 4, "share": 0.5, "nan": null}),
                 json!({"msg": "bad", "list": "[\"a\"]"}),
+                json!({"msg": "started", "v": 0, "pod": "web", "pod_uid": "u1", "container": "c"}),
+                json!({"msg": "rejected", "v": 0, "pod": "other", "pod_uid": "u1"}),
             ]
         );
     }

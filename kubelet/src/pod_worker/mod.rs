@@ -19,6 +19,7 @@ use kubelet_runtime::pod_state::PodState;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
 
 pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
@@ -297,6 +298,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             self.names.enlist(&subject.full_name, &subject.uid);
         }
         let mailbox = watch::Sender::new(mailbox);
+        let span = identity::span(&subject.full_name, &subject.uid);
         let worker = Worker {
             subject,
             syncer: Arc::clone(&self.syncer),
@@ -310,9 +312,10 @@ impl<S: PodSyncer> PodWorkers<S> {
             max_restart_period: self.max_restart_period,
         };
         let cancel = self.cancel.clone();
-        self.tasks.spawn(async move {
+        let work = async move {
             cancel.run_until_cancelled(worker.run()).await;
-        });
+        };
+        self.tasks.spawn(work.instrument(span));
         mailbox
     }
 }

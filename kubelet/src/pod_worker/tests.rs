@@ -202,6 +202,7 @@ async fn a_removed_pod_is_ended_even_from_a_sync_that_hangs() {
 /// Lets tasks and threads run until a condition holds. Measures real time: some tests pause the
 /// runtime's clock.
 async fn until(holds: impl Fn() -> bool) {
+    #[expect(clippy::disallowed_methods, reason = "real time is meant")]
     let begun = std::time::Instant::now();
     while !holds() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it never holds");

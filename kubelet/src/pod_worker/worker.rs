@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, error, info, warn};
+use tracing::{Instrument as _, debug, error, info, warn};
 
 use super::{
     PodSyncer, SyncOutcome, WorkerError, WorkerPod,
@@ -77,17 +77,14 @@ impl<S: PodSyncer> Worker<S> {
             let mut again = false;
             self.mailbox.send_modify(|mailbox| again = mailbox.finish());
             if !again {
-                debug!(pod = full_name, pod_uid = %self.subject.uid, "pod worker ended");
+                debug!("pod worker ended");
                 return;
             }
             self.seen = Instant::now();
             self.reborn = Some(self.seen);
             let pod = self.take_snapshot().pod;
             self.metrics.restarted(pod.as_deref());
-            info!(
-                pod = full_name, pod_uid = %self.subject.uid,
-                "pod was recreated with the same UID; starting it again"
-            );
+            info!("pod was recreated with the same UID; starting it again");
         }
     }
 
@@ -175,7 +172,7 @@ impl<S: PodSyncer> Worker<S> {
                 }
                 Err(error) => {
                     warn!(
-                        pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                        %error,
                         "cannot sync pod"
                     );
                     // It is unknown what the failed sync changed.
@@ -233,7 +230,7 @@ impl<S: PodSyncer> Worker<S> {
                     match flatten(result) {
                         Ok(()) => return,
                         Err(error) => warn!(
-                            pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                            %error,
                             "cannot terminate pod"
                         ),
                     }
@@ -259,10 +256,7 @@ impl<S: PodSyncer> Worker<S> {
     async fn end_file_work(&mut self) {
         let file_work = std::mem::take(&mut self.file_work);
         if timeout(FILE_WORK_LIMIT, file_work.ended()).await.is_err() {
-            warn!(
-                pod = self.subject.full_name, pod_uid = %self.subject.uid,
-                "file operations of the pod hang; cleaning up anyway"
-            );
+            warn!("file operations of the pod hang; cleaning up anyway");
         }
     }
 
@@ -284,7 +278,7 @@ impl<S: PodSyncer> Worker<S> {
                 return;
             };
             warn!(
-                pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                %error,
                 "cannot clean up after pod"
             );
             tokio::time::sleep(jittered(retry.after_failure())).await;
@@ -302,14 +296,11 @@ impl<S: PodSyncer> Worker<S> {
                 syncer.remove_pod(subject, status, comes_back).await
             });
             let Err(error) = flatten(remove.await) else {
-                info!(
-                    pod = self.subject.full_name, pod_uid = %self.subject.uid,
-                    "removed pod"
-                );
+                info!("removed pod");
                 return;
             };
             warn!(
-                pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                %error,
                 "cannot remove pod"
             );
             tokio::time::sleep(jittered(retry.after_failure())).await;
@@ -321,7 +312,7 @@ impl<S: PodSyncer> Worker<S> {
 fn isolated<T: Send + 'static>(
     work: impl Future<Output = Result<T, WorkerError>> + Send + 'static,
 ) -> AbortOnDropHandle<Result<T, WorkerError>> {
-    AbortOnDropHandle::new(tokio::spawn(work))
+    AbortOnDropHandle::new(tokio::spawn(work.in_current_span()))
 }
 
 fn flatten<T>(

@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
+use kubelet_host::repeatable::blocking;
 use parking_lot::Mutex;
-use tokio::{task, time};
+use tokio::time;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -55,7 +56,7 @@ impl FileSource {
             }
             let scanned = manifests.clone();
             let names = std::mem::take(&mut gone);
-            match task::spawn_blocking(move || scanned.lock().scan(&names)).await {
+            match blocking(move || scanned.lock().scan(&names)).await {
                 Ok(sets) => {
                     for set in sets {
                         tokio::select! {

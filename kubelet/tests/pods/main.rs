@@ -17,6 +17,7 @@ mod failures;
 mod image_names;
 mod images;
 mod lagging_lists;
+mod log_lines;
 mod logs;
 mod lost_answers;
 mod many;

@@ -5,7 +5,6 @@ use kubelet_api_client::{
     events::{EventRecorder, Subject, reason},
     objects::Objects,
 };
-use kubelet_pod_spec::identity;
 use tracing::warn;
 
 use super::{
@@ -47,7 +46,6 @@ pub(super) async fn keyring(
             Ok(secret) => secret,
             Err(error) => {
                 warn!(
-                    pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
                     secret = reference.name, %error,
                     "cannot read a pull secret; pulling images may not succeed"
                 );

@@ -64,7 +64,7 @@ impl RuntimeManager {
         let Err(error) = resized else {
             return true;
         };
-        warn!(pod = identity::full_name(pod), pod_uid = %uid, %error, "cannot resize pod");
+        warn!(%error, "cannot resize pod");
         let told = self.grants.update(&uid, |granted| {
             let old = granted.in_progress.take();
             let generation = pod.metadata.generation;

@@ -8,10 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kubelet_cri_client::pod_status::{ContainerStatus, PodStatus};
-use kubelet_pod_spec::{
-    directory,
-    identity::{self, PodUid},
-};
+use kubelet_pod_spec::{directory, identity::PodUid};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tracing::{info, warn};
@@ -202,7 +199,7 @@ impl RuntimeManager {
     pub async fn commit(&self, uid: &PodUid) -> bool {
         let next = |entry: &mut PodGrant| entry.next.clone();
         if let Err(error) = self.write(uid, next, Durability::Synced).await {
-            warn!(pod_uid = %uid, %error, "cannot save the resources to allocate to the pod");
+            warn!(%error, "cannot save the resources to allocate to the pod");
             self.grants.update(uid, |entry| entry.next = None);
             return false;
         }
@@ -319,7 +316,7 @@ impl RuntimeManager {
         };
         if let Some(completed) = completed {
             let generation = completed.observed_generation;
-            info!(pod = identity::full_name(&granted), pod_uid = %uid, "resized pod");
+            info!("resized pod");
             self.record_resize_event(&granted, generation, &ResizeEvent::Completed);
         }
         granted
@@ -346,7 +343,7 @@ impl RuntimeManager {
     pub(super) async fn save_granted(&self, uid: &PodUid, durability: Durability) {
         let pod = |entry: &mut PodGrant| Some(Arc::clone(&entry.pod));
         if let Err(error) = self.write(uid, pod, durability).await {
-            warn!(pod_uid = %uid, %error, "cannot save the pod's allocated resources");
+            warn!(%error, "cannot save the pod's allocated resources");
         }
     }
 

@@ -7,7 +7,10 @@ use kubelet_server::{
 };
 
 use super::*;
-use crate::cli::{Command, parse};
+use crate::{
+    cli::{Command, parse},
+    node::options::NodeOptions,
+};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -43,6 +46,26 @@ fn nothing_given_is_upstreams_defaults() {
     assert_eq!(
         settings.options.cri.image_endpoint,
         "unix:///run/containerd/containerd.sock"
+    );
+}
+
+#[test]
+fn nothing_given_is_the_default_of_each_part() {
+    let settings = Settings::load(&flags(&[])).unwrap();
+    let expected = KubeletOptions {
+        // The machine's own.
+        node: settings.options.node.clone(),
+        ..KubeletOptions::default()
+    };
+    assert_eq!(format!("{:#?}", settings.options), format!("{expected:#?}"));
+    let node = LocalNode::default();
+    assert_eq!(settings.options.node.root_dir, node.root_dir);
+    assert_eq!(settings.options.node.pod_logs_dir, node.pod_logs_dir);
+
+    let member = Settings::load(&flags(&["--kubeconfig=/nowhere"])).unwrap();
+    assert_eq!(
+        format!("{:#?}", member.cluster.unwrap().node),
+        format!("{:#?}", NodeOptions::default())
     );
 }
 

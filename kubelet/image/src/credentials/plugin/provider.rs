@@ -11,7 +11,6 @@ use kubelet_api_client::{
     objects::{ObjectError, Objects},
     tokens::TokenCache,
 };
-use kubelet_pod_spec::identity;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -124,8 +123,7 @@ impl Provider {
             match self.credentials(image, pod, objects).await {
                 Ok(found) => return found,
                 Err(error) => warn!(
-                    provider = self.config.name, image,
-                    pod = identity::full_name(pod), pod_uid = pod.metadata.uid, %error,
+                    provider = self.config.name, image, %error,
                     "failed to provide credentials for image"
                 ),
             }
