@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::image::pause;
+use crate::images;
 
 /// Serves CRI v1 on a unix socket, backed by a Docker engine.
 #[derive(Debug, Parser)]
@@ -52,7 +52,7 @@ pub struct Cli {
     pub network_plugin: String,
 
     /// Image of every pod sandbox; the default is built in and needs no registry
-    #[arg(long, value_name = "IMAGE", default_value = pause::BUILT_IN)]
+    #[arg(long, value_name = "IMAGE", default_value = images::BUILT_IN_PAUSE)]
     pub pod_infra_container_image: String,
 
     /// Time without progress after which an image pull is aborted

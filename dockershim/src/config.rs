@@ -23,7 +23,7 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     cli::Cli,
     engine::Endpoint,
-    image::Reference,
+    images::Reference,
     network::{
         cni::{Directories, pod_cidr},
         hairpin::HairpinMode,

@@ -173,3 +173,22 @@ impl From<Error> for Status {
         Status::new(error.code(), error.to_string())
     }
 }
+/// Why an id lookup failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookupError {
+    /// Nothing has this id.
+    Missing,
+    /// More than one id starts with this prefix.
+    Ambiguous,
+}
+
+impl LookupError {
+    /// The error for a request for `id`.
+    pub fn of(self, kind: &'static str, id: &str) -> Error {
+        let id = id.to_owned();
+        match self {
+            Self::Missing => Error::NotFound { kind, id },
+            Self::Ambiguous => Error::Ambiguous { kind, id },
+        }
+    }
+}

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 pub mod bounded_file;
+pub mod cgroup_parent;
+pub mod cgroup_settings;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
@@ -14,18 +16,22 @@ pub mod container;
 pub mod doctor;
 pub mod engine;
 pub mod error;
+pub mod events;
 pub mod health;
 pub mod image;
+pub mod images;
 pub mod kernel_log;
 pub mod labels;
 pub mod logs;
 pub mod metrics;
 pub mod model;
+pub mod name_reservations;
 pub mod naming;
 pub mod network;
 pub mod oom_kills;
 pub mod open_files;
 pub mod process;
+pub mod resync;
 pub mod sandbox;
 pub mod security;
 pub mod server;
@@ -34,8 +40,9 @@ pub mod shim;
 pub mod stats;
 pub mod streaming;
 pub mod systemd;
+pub mod unused_image_mounts;
 
 pub use config::Config;
-pub use error::Error;
+pub use error::{Error, LookupError};
 pub use shim::Shim;
 pub use streaming::Streaming;

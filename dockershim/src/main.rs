@@ -85,6 +85,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         Some(address) => Some(health::listen(address).await?),
         None => None,
     };
+    dockershim::container::checkpoint::remove_incomplete(&config.root_directory);
     let shim = Shim::start(config, stop.clone());
     if let Some(watchers) = watchers {
         tokio::spawn(health::serve(watchers, Arc::clone(&shim), stop.clone()));

@@ -1,29 +1,34 @@
 //! The shim's state, shared by all CRI verbs.
 
-use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use cri_streaming::bound::Bound;
-use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Config, Error,
+    cgroup_settings::CgroupSettings,
     config::NetworkPlugin,
-    container::{CgroupSettings, checkpoint, exec_sync::OUTPUT_LIMIT},
     engine::{ConnectionState, Engine},
-    image::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
+    images::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
     logs::Logs,
     metrics::{BoundMetrics, Metrics, ModelMetrics},
-    model::{Inspector, Model, Refresher, sync::ModelSync},
+    model::{Model, Sandbox, Snapshot},
+    name_reservations::NameReservations,
     network::{cni::Cni, hairpin::Hairpin},
     oom_kills::OomKills,
     process::Processes,
+    resync::{Inspector, ModelSync, Refresher},
     security::OomScorePolicy,
-    stats::Stats,
+    stats::{Stats, StatsCollector},
 };
 
 /// How long a mutation waits for the model to be in step with the engine again after a reconnect.
 const IN_STEP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The limit on kept output. CRI allows 16 MiB per stream, but the kubelet and crictl accept no
+/// message larger than 16 MiB, so both streams share that limit, minus the message overhead.
+pub const EXEC_OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 
 /// The shim's state, shared by all CRI verbs.
 #[derive(Debug)]
@@ -75,38 +80,6 @@ pub struct Shim {
     /// Held while the built-in pause image is loaded.
     pub(crate) loading_pause: tokio::sync::Mutex<()>,
     pub(crate) names: Arc<NameReservations>,
-}
-
-/// The names of Docker containers that are being created.
-#[derive(Debug, Default)]
-pub struct NameReservations {
-    taken: Mutex<HashSet<String>>,
-    /// Ids of containers whose creation failed and that could not be removed.
-    failed: Mutex<HashSet<String>>,
-}
-
-impl NameReservations {
-    /// Checks whether a container with this name is being created.
-    pub fn contains(&self, name: &str) -> bool {
-        self.taken.lock().contains(name)
-    }
-
-    /// Records the id of a container to remove when the engine is available again.
-    pub fn mark_failed(&self, id: &str) {
-        self.failed.lock().insert(id.to_owned());
-    }
-
-    /// Takes the ids of containers to remove. The caller must put back those that it cannot remove.
-    pub fn take_failed(&self) -> HashSet<String> {
-        std::mem::take(&mut *self.failed.lock())
-    }
-}
-
-/// Reserves the name of a Docker container that is being created; dropping it frees the name.
-#[derive(Debug)]
-pub struct Reservation<'a> {
-    names: &'a NameReservations,
-    name: String,
 }
 
 impl Shim {
@@ -179,7 +152,6 @@ impl Shim {
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
         let layers_size = LayersSize::start(engine.clone(), images.clone(), stop.clone());
-        checkpoint::remove_incomplete(&config.root_directory);
         let stats = Stats::start(model.clone(), processes.clone(), stop.clone());
         if let Some(metrics) = &metrics {
             metrics.register(
@@ -189,7 +161,7 @@ impl Shim {
                 stats.layers.in_part.clone(),
             );
         }
-        let exec_output = Arc::new(Bound::new("cri", "exec_output", OUTPUT_LIMIT));
+        let exec_output = Arc::new(Bound::new("cri", "exec_output", EXEC_OUTPUT_LIMIT));
         if let Some(metrics) = &metrics {
             metrics.register_collector(BoundMetrics::cri([exec_output.clone()]));
         }
@@ -274,26 +246,36 @@ impl Shim {
         }
     }
 
-    /// Reserves a Docker name while a container is created with it. Without the reservation, a
-    /// client's retry would treat the first request's container as a leftover.
+    /// Collects stats for `verb` on a blocking thread.
     ///
     /// # Errors
-    /// [`Error::Busy`] while another request holds the name.
-    pub fn reserve(&self, name: &str) -> Result<Reservation<'_>, Error> {
-        if !self.names.taken.lock().insert(name.to_owned()) {
-            return Err(Error::Busy(format!(
-                "another request is creating {name:?}; try again later"
-            )));
-        }
-        Ok(Reservation {
-            names: &self.names,
-            name: name.to_owned(),
-        })
+    /// `DeadlineExceeded` if the kernel does not answer; `Unavailable` until the engine has been
+    /// reached once.
+    pub async fn collect_stats<T: Send + 'static>(
+        &self,
+        verb: &'static str,
+        work: impl FnOnce(&mut StatsCollector, &Snapshot) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let (snapshot, root_dir) = (self.model.snapshot(), self.root_dir()?);
+        let stats = Arc::clone(&self.stats);
+        stats.collect(snapshot, root_dir, verb, work).await
     }
-}
 
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        self.names.taken.lock().remove(&self.name);
+    /// Finds the sandbox with this id or unique prefix; inspects it if its record is provisional.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such sandbox, `Unavailable` before the first sync.
+    pub async fn find_sandbox(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
+        self.require_sync()?;
+        let look = || {
+            let found = self.model.snapshot().sandbox(id);
+            found.map_err(|error| error.of("sandbox", id))
+        };
+        let sandbox = look()?;
+        if !sandbox.provisional {
+            return Ok(sandbox);
+        }
+        self.inspector.refresh(sandbox.id()).await?;
+        look()
     }
 }

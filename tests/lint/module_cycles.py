@@ -15,16 +15,7 @@ from collections import defaultdict
 # Cycles that are still to be broken: crate directory, parent module, its children. One that is
 # gone has to go from here, too.
 KNOWN = {
-    (
-        "dockershim",
-        "crate",
-        (
-            "cli", "config", "container", "image", "logs", "metrics", "model", "network",
-            "oom_kills", "sandbox", "security", "shim", "stats",
-        ),
-    ),
     ("dockershim", "network::cni", ("chain", "error", "leftover_plugins", "plugin")),
-    ("dockershim", "stats", ("convert", "writable_layer")),
     ("kubelet/prober", "crate", ("manager", "worker")),
     ("streaming", "spdy", ("connection", "stream", "transport")),
     ("tests", "api_server", ("handler", "node_proxy")),

@@ -47,7 +47,7 @@ pub async fn checkpoint(
     let container = find(shim, &request.container_id).await?;
     require_running(&container)?;
     let id = container.id();
-    let _reserved = shim.reserve(&format!("checkpoint of {id}"))?;
+    let _reserved = shim.names.reserve(&format!("checkpoint of {id}"))?;
     let directory = shim.config.root_directory.join(DUMPS).join(id);
     let made = make_directory(&directory);
     made.map_err(file("create the directory", &directory))?;

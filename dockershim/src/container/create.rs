@@ -11,17 +11,23 @@ use cri_proto::runtime::v1::{
     PodSandboxConfig, PodSandboxState,
 };
 
-use super::{devices, image_mounts, mounts, resources, stop_signal, unified};
+use super::{devices, image_mounts, mounts, resources};
+use crate::LookupError;
+use crate::cgroup_parent::cgroup_parent;
+use crate::cgroup_settings::unified;
+use crate::labels::user::Identity;
+use crate::model::convert::stop_signal;
+use crate::security::annotations;
+use crate::unused_image_mounts::unmount_unused;
 use crate::{
     Config, Error, Shim,
     config::{EngineLog, LogDriver, LogFormat},
     engine::{Connection, NewContainer},
-    image::{Accounts, CachedImage},
+    images::{Accounts, CachedImage},
     labels,
-    model::{LookupError, Sandbox},
+    model::Sandbox,
     naming,
-    sandbox::{self, cgroup_parent},
-    security::{self, Identity, SecurityInputs},
+    security::{self, SecurityInputs},
 };
 
 /// Creates a container in a ready sandbox.
@@ -36,7 +42,7 @@ pub async fn create(
     let config = request
         .config
         .ok_or_else(|| Error::invalid("config", "must be set"))?;
-    let sandbox = sandbox::status::find(shim, &request.pod_sandbox_id).await?;
+    let sandbox = shim.find_sandbox(&request.pod_sandbox_id).await?;
     if sandbox.status.state() != PodSandboxState::SandboxReady {
         return Err(Error::FailedPrecondition(format!(
             "sandbox {} is not ready",
@@ -46,7 +52,7 @@ pub async fn create(
     let metadata = config.metadata.clone().unwrap_or_default();
     let pod = sandbox.status.metadata.clone().unwrap_or_default();
     let name = naming::container_name(&pod, &metadata)?;
-    let _reserved = shim.reserve(&name)?;
+    let _reserved = shim.names.reserve(&name)?;
     let engine = shim.engine.connection()?;
     let pod_config = request.sandbox_config.unwrap_or_default();
     let mounts_images = config.mounts.iter().any(image_mounts::is_image_mount);
@@ -65,9 +71,7 @@ pub async fn create(
     if created.is_err() && mounts_images {
         // No container removal will unmount the images, so do it here.
         let shim = Arc::clone(shim);
-        tokio::spawn(
-            async move { image_mounts::unmount_unused(&shim.image_mounts, &shim.model).await },
-        );
+        tokio::spawn(async move { unmount_unused(&shim.image_mounts, &shim.model).await });
     }
     let container_id = created?;
     Ok(CreateContainerResponse { container_id })
@@ -207,7 +211,7 @@ async fn create_body(
         }
         _ => Some(pods.clone()).filter(|pods| !pods.is_empty()),
     };
-    host.annotations = sandbox::annotations(
+    host.annotations = annotations(
         engine,
         &sandbox.status.runtime_handler,
         &sandbox.status.annotations,
@@ -248,7 +252,7 @@ async fn create_body(
         .is_some_and(|c| c.selinux_options.is_some());
     let images = mounts::apply_mounts(shim, config.mounts, relabel, engine, &mut host).await?;
     if let Some(labels) = &mut body.labels {
-        labels.extend(image_mounts::label(&images));
+        labels.extend(labels::image_mounts::label(&images));
     }
     let inputs = SecurityInputs {
         sandbox: sandbox.id(),

@@ -18,14 +18,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     exec::require_running, exec_process, output::ProcessOutput, status::find, stop::wait_for_end,
 };
+use crate::shim::EXEC_OUTPUT_LIMIT;
 use crate::{
     Error, Shim,
     engine::{self, Cause, EngineError, NewExec},
 };
-
-/// The limit on kept output. CRI allows 16 MiB per stream, but the kubelet and crictl accept no
-/// message larger than 16 MiB, so both streams share that limit, minus the message overhead.
-pub const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 
 /// How long a killed command may take to exit before the client is told about the timeout.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
@@ -136,7 +133,7 @@ impl AsyncWrite for LimitedOutput<'_> {
         _: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let room = OUTPUT_LIMIT.saturating_sub(self.sum.load(Ordering::Relaxed));
+        let room = EXEC_OUTPUT_LIMIT.saturating_sub(self.sum.load(Ordering::Relaxed));
         let length = data.len().min(room);
         self.bytes.extend_from_slice(&data[..length]);
         self.cut |= length < data.len();
@@ -165,9 +162,9 @@ mod tests {
         let (mut stdout, mut stderr) = (LimitedOutput::new(&sum), LimitedOutput::new(&sum));
         stderr.write_all(b"err").await.unwrap();
         assert!(!stderr.cut);
-        stdout.write_all(&vec![1; OUTPUT_LIMIT]).await.unwrap();
+        stdout.write_all(&vec![1; EXEC_OUTPUT_LIMIT]).await.unwrap();
         stderr.write_all(b"more").await.unwrap();
-        assert_eq!(stdout.bytes.len(), OUTPUT_LIMIT - 3);
+        assert_eq!(stdout.bytes.len(), EXEC_OUTPUT_LIMIT - 3);
         assert_eq!(stderr.bytes, b"err");
         assert!(stdout.cut && stderr.cut);
     }

@@ -2,8 +2,7 @@
 //! [`ImageMounts`], which mounts the image's layers. A label stores what the engine does not.
 
 use std::{
-    collections::BTreeMap,
-    path::{Component, Path, PathBuf},
+    path::{Component, Path},
     sync::Arc,
 };
 
@@ -11,61 +10,17 @@ use bollard::models::{
     Mount as DockerMount, MountBindOptions, MountBindOptionsPropagationEnum, MountImageOptions,
     MountType,
 };
-use cri_proto::runtime::v1::{ImageSpec, Mount};
-use serde::{Deserialize, Serialize};
+use cri_proto::runtime::v1::Mount;
 
 use crate::{
     Error, Shim,
     engine::{Cause, Connection},
-    image::ImageMounts,
-    labels,
-    model::{Container, Model, Snapshot},
+    labels::image_mounts::{ImageMount, ImageMountsByPath},
+    model::{Container, Snapshot},
 };
 
 /// An abbreviated id of this length is still unique.
 const SHORTEST_ID: usize = 12;
-
-/// A container's image mounts, by container path.
-pub type ImageMountsByPath = BTreeMap<String, ImageMount>;
-
-/// An image mount.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageMount {
-    /// The image as written in the pod spec.
-    image: String,
-    /// The image's id.
-    image_ref: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    sub_path: String,
-}
-
-/// The label that stores `mounts`; `None` if there are none.
-pub fn label(mounts: &ImageMountsByPath) -> Option<(String, String)> {
-    let json = || serde_json::json!(mounts).to_string();
-    (!mounts.is_empty()).then(|| (labels::IMAGE_MOUNTS.to_owned(), json()))
-}
-
-/// Parses the label's value.
-pub fn from_label(json: &str) -> ImageMountsByPath {
-    serde_json::from_str(json).unwrap_or_default()
-}
-
-impl ImageMount {
-    /// The mount as CRI reports it.
-    pub fn status(&self, container_path: String) -> Mount {
-        Mount {
-            container_path,
-            readonly: true,
-            image: Some(ImageSpec {
-                image: self.image.clone(),
-                image_ref: self.image_ref.clone(),
-                ..Default::default()
-            }),
-            image_sub_path: self.sub_path.clone(),
-            ..Default::default()
-        }
-    }
-}
 
 /// Prepares the image mount `field`, for the engine and for the label. `others` are the container's
 /// other image mounts.
@@ -209,25 +164,6 @@ pub async fn check_sub_paths(
         });
     }
     Ok(())
-}
-
-/// Unmounts the images that no container of `model` uses.
-pub async fn unmount_unused(images: &ImageMounts, model: &Arc<Model>) {
-    let model = Arc::clone(model);
-    let is_used = move |directory: &Path| {
-        let snapshot = model.snapshot();
-        snapshot.containers().any(|c| uses(c, directory))
-    };
-    images.retain(is_used).await;
-}
-
-/// A mount directory's name is the image's id without its prefix.
-fn uses(container: &Container, directory: &Path) -> bool {
-    let name = PathBuf::from(directory.file_name().unwrap_or_default());
-    container
-        .image_mounts
-        .values()
-        .any(|mount| mount.image_ref.rsplit(':').next() == name.to_str())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use cri_proto::runtime::v1::{ContainerFilter, ListContainersRequest, ListContainersResponse};
 
-use super::convert::list_item;
+use crate::model::convert::container::list_item;
 use crate::{Error, Shim, labels, model::Container};
 
 /// The containers in the model that match the filter.

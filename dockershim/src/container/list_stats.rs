@@ -2,7 +2,7 @@
 
 use cri_proto::runtime::v1::{ContainerStats, ContainerStatsFilter};
 
-use crate::{Error, Shim, labels, model::Container, stats};
+use crate::{Error, Shim, labels, model::Container};
 
 /// The usage of each container that matches the filter.
 ///
@@ -14,7 +14,7 @@ pub async fn list(
 ) -> Result<Vec<ContainerStats>, Error> {
     shim.require_sync()?;
     let filter = filter.unwrap_or_default();
-    stats::collect(shim, "ListContainerStats", move |collector, snapshot| {
+    shim.collect_stats("ListContainerStats", move |collector, snapshot| {
         let containers = snapshot.containers();
         containers
             .filter(|container| passes(container, &filter))

@@ -1,12 +1,9 @@
 //! Container verbs, one file per CRI verb.
 
 pub mod attach;
-mod cgroup_settings;
 pub mod checkpoint;
-pub mod convert;
 pub mod create;
 mod devices;
-pub mod events;
 pub mod exec;
 mod exec_process;
 pub mod exec_sync;
@@ -23,9 +20,6 @@ pub mod start;
 pub mod stats;
 pub mod status;
 pub mod stop;
-mod stop_signal;
-mod unified;
 pub mod update_resources;
 
-pub use cgroup_settings::CgroupSettings;
 pub use mounts::can_be_recursively_read_only;

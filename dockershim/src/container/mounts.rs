@@ -5,7 +5,8 @@ use bollard::models::{
 };
 use cri_proto::runtime::v1::{Mount, MountPropagation};
 
-use super::image_mounts::{self, ImageMountsByPath};
+use super::image_mounts;
+use crate::labels::image_mounts::ImageMountsByPath;
 use crate::{Error, Shim, engine::Connection};
 
 /// The first kernel version with recursively read-only mounts.

@@ -3,7 +3,7 @@
 use bollard::models::HostConfig;
 use cri_proto::runtime::v1::LinuxContainerResources;
 
-use super::unified::Unified;
+use crate::labels::Unified;
 
 /// Sets the limits in the engine's create request; 0 means no limit. The caller handles
 /// `oom_score_adj` and `unified`, which is returned. The engine has no hugepage limits: the kubelet

@@ -3,7 +3,7 @@
 use cri_proto::runtime::v1::{ContainerStatsRequest, ContainerStatsResponse};
 
 use super::status::find;
-use crate::{Error, Shim, stats};
+use crate::{Error, Shim};
 
 /// The usage of one container; zero if it is not running.
 ///
@@ -15,7 +15,7 @@ pub async fn stats(
     request: ContainerStatsRequest,
 ) -> Result<ContainerStatsResponse, Error> {
     let container = find(shim, &request.container_id).await?;
-    let stats = stats::collect(shim, "ContainerStats", move |collector, _| {
+    let stats = shim.collect_stats("ContainerStats", move |collector, _| {
         collector.container(&container)
     });
     Ok(ContainerStatsResponse {

@@ -6,7 +6,7 @@ use cri_proto::runtime::v1::{ContainerStatus, ContainerStatusRequest, ContainerS
 
 use crate::{
     Error, Shim,
-    image::{ImageSnapshot, Reference, convert::image_ref},
+    images::{ImageSnapshot, Reference, convert::image_ref},
     model::Container,
 };
 

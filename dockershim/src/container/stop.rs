@@ -4,10 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{ContainerState, StopContainerRequest, StopContainerResponse};
 
-use crate::{
-    Error, Shim,
-    model::{LookupError, Snapshot},
-};
+use crate::LookupError;
+use crate::{Error, Shim, model::Snapshot};
 
 /// Sends the stop signal, then SIGKILL after `timeout` seconds, and returns when the container has
 /// exited. Succeeds if the container does not exist or is not running.

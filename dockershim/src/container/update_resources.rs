@@ -6,11 +6,9 @@ use cri_proto::runtime::v1::{
     UpdateContainerResourcesResponse,
 };
 
-use super::{
-    resources,
-    status::find,
-    unified::{self, Unified},
-};
+use super::{resources, status::find};
+use crate::cgroup_settings::unified;
+use crate::labels::Unified;
 use crate::{Error, Shim};
 
 /// Updates the limits of a container that has not exited; 0 or empty values are left unchanged.

@@ -2,7 +2,7 @@
 
 use cri_proto::runtime::v1::{ListImagesRequest, ListImagesResponse};
 
-use super::Image;
+use crate::images::Image;
 use crate::{Error, Shim};
 
 /// The images in the cache: all, or the one in the filter.

@@ -9,11 +9,8 @@ use super::pull;
 use crate::{
     Error, Shim,
     engine::{Cause, EngineError},
+    images::BUILT_IN_PAUSE,
 };
-
-/// The name of the built-in image. Its tag is incremented when its content changes, so that an
-/// older shim's image is not used instead.
-pub const BUILT_IN: &str = "dockershim.local/pause:1";
 
 /// The pause program, built by `build.rs` from `pause/pause.rs`.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
@@ -32,7 +29,7 @@ pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
         Err(Error::NotFound { .. }) => {}
         Err(error) => return Err(error),
     }
-    if name != BUILT_IN {
+    if name != BUILT_IN_PAUSE {
         return pull::by_name(shim, name, None).await;
     }
     let _one_at_a_time = shim.loading_pause.lock().await;
@@ -132,8 +129,8 @@ mod tests {
 
     #[test]
     fn the_archive_is_a_loadable_image() {
-        let archive = super::archive(BUILT_IN, PROGRAM).unwrap();
-        assert_eq!(archive, super::archive(BUILT_IN, PROGRAM).unwrap());
+        let archive = super::archive(BUILT_IN_PAUSE, PROGRAM).unwrap();
+        assert_eq!(archive, super::archive(BUILT_IN_PAUSE, PROGRAM).unwrap());
         let mut files = HashMap::new();
         for entry in tar::Archive::new(&archive[..]).entries().unwrap() {
             let mut entry = entry.unwrap();
@@ -143,7 +140,7 @@ mod tests {
             files.insert(name, content);
         }
         let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
-        assert_eq!(manifest[0]["RepoTags"][0], BUILT_IN);
+        assert_eq!(manifest[0]["RepoTags"][0], BUILT_IN_PAUSE);
         let config = &files[manifest[0]["Config"].as_str().unwrap()];
         let layer = &files[manifest[0]["Layers"][0].as_str().unwrap()];
         let config: serde_json::Value = serde_json::from_slice(config).unwrap();

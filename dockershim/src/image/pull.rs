@@ -1,36 +1,21 @@
 //! `PullImage`.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cri_proto::runtime::v1::{AuthConfig, PullImageRequest, PullImageResponse};
-use futures::{
-    FutureExt as _,
-    future::{BoxFuture, Shared},
-};
-use parking_lot::Mutex;
+use futures::FutureExt as _;
 use tonic::Code;
 
-use super::{Reference, status::named};
+use super::status::named;
 use crate::{
     Error, Shim,
     engine::{Cause, Credentials, EngineError},
+    images::{
+        Reference,
+        pulls::{Pull, PullFailure, PullKey},
+    },
 };
-
-/// The pulls in progress. Requests for the same image with the same credentials share one pull.
-#[derive(Debug, Default)]
-pub struct Pulls(Mutex<HashMap<PullKey, Pull>>);
-
-type PullKey = (Reference, AuthKey);
-type AuthKey = Option<[String; 6]>;
-type Pull = Shared<BoxFuture<'static, Result<String, PullFailure>>>;
-
-/// A failure that can be reported to several requests.
-#[derive(Debug, Clone)]
-struct PullFailure {
-    code: Code,
-    message: String,
-}
 
 /// Pulls the image by tag or digest and returns its id.
 ///

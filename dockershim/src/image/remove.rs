@@ -1,33 +1,10 @@
 //! `RemoveImage`.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-};
-
 use bollard::models::ContainerSummary;
 use cri_proto::runtime::v1::{RemoveImageRequest, RemoveImageResponse};
-use parking_lot::Mutex;
 
-use super::{Image, status::named};
-use crate::{Error, Shim, container::image_mounts};
-
-/// The removals in progress, by image; requests for the same image wait for each other.
-#[derive(Debug, Default)]
-pub struct Removals(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
-
-impl Removals {
-    fn of(&self, image: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut removals = self.0.lock();
-        removals.retain(|_, removal| removal.strong_count() > 0);
-        if let Some(removal) = removals.get(image).and_then(Weak::upgrade) {
-            return removal;
-        }
-        let removal = Arc::default();
-        removals.insert(image.to_owned(), Arc::downgrade(&removal));
-        removal
-    }
-}
+use super::status::named;
+use crate::{Error, Shim, container::image_mounts, images::Image};
 
 /// Removes the image with all its names. Succeeds if the image does not exist.
 ///

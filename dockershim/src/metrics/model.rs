@@ -11,9 +11,9 @@ use prometheus_client::{
 };
 
 use crate::{
-    container::CgroupSettings,
+    cgroup_settings::CgroupSettings,
     engine::{ConnectionState, Engine},
-    image::Images,
+    images::Images,
     logs::{Logs, Loss},
     model::Model,
 };

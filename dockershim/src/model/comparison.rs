@@ -55,7 +55,7 @@ impl Difference {
 // === impl Differences ===
 
 impl Differences {
-    pub(super) fn count(&self, difference: Difference) {
+    pub(crate) fn count(&self, difference: Difference) {
         self.0[difference as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -69,10 +69,7 @@ impl Differences {
 }
 
 /// The differences between `snapshot` and the engine's list.
-pub(super) fn differences(
-    snapshot: &Snapshot,
-    listed: &[ContainerSummary],
-) -> Vec<(Id, Difference)> {
+pub fn differences(snapshot: &Snapshot, listed: &[ContainerSummary]) -> Vec<(Id, Difference)> {
     let mut found = Vec::new();
     let mut ids = HashSet::with_capacity(listed.len());
     for summary in listed {

@@ -1,17 +1,16 @@
 //! The live model of the engine's containers, as immutable records.
 //!
 //! A reader takes a [`Snapshot`] and is never blocked by a writer or by the engine. Writers are
-//! [`sync`], which follows the engine's events, and the CRI verbs, which update the record of what
+//! [`resync`](crate::resync), which follows the engine's events, and the CRI verbs, which update the record of what
 //! they changed before they return. Both store the result of an inspect under a [`Ticket`] drawn
 //! before the inspect began. A record is never replaced by one with an older ticket, so a slow
 //! inspect can neither undo a later change nor restore a removed container.
 
 mod comparison;
+pub mod convert;
 mod event_feed;
 mod record;
-mod refresh;
 mod snapshot;
-pub mod sync;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -23,11 +22,10 @@ use cri_proto::runtime::v1::PodSandboxState;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use comparison::{Difference, Differences};
+pub use comparison::{Difference, Differences, differences};
 pub use event_feed::{ContainerEvent, EventFeed};
 pub use record::{Container, Record, Sandbox};
-pub use refresh::{Inspector, Refresher};
-pub use snapshot::{Id, LookupError, Snapshot};
+pub use snapshot::{Id, Snapshot};
 
 /// The reason of a container that the engine failed to start.
 pub(crate) const CANNOT_RUN: &str = "ContainerCannotRun";
@@ -97,7 +95,7 @@ impl Model {
         self.synced.get().is_some()
     }
 
-    fn set_synced(&self) {
+    pub(crate) fn set_synced(&self) {
         // Only the first sync counts; later ones change nothing.
         let _ = self.synced.set(());
     }
@@ -114,12 +112,12 @@ impl Model {
         let _ = self.in_step.subscribe().wait_for(|in_step| *in_step).await;
     }
 
-    fn set_in_step(&self, in_step: bool) {
+    pub(crate) fn set_in_step(&self, in_step: bool) {
         self.in_step.send_replace(in_step);
     }
 
     /// Checks that the model has nothing about `id` that is newer than `ticket`.
-    fn nothing_newer(&self, ticket: &Ticket<'_>, id: &str) -> bool {
+    pub(crate) fn nothing_newer(&self, ticket: &Ticket<'_>, id: &str) -> bool {
         let writer = self.writer.lock();
         writer
             .as_of

@@ -8,12 +8,11 @@ use std::{
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use cri_proto::runtime::v1::{ContainerStatus, PodSandboxState, PodSandboxStatus};
 
-use super::Snapshot;
-use crate::{
-    container::{self, image_mounts::ImageMountsByPath},
-    labels::{self, Author},
-    sandbox,
+use super::{
+    Snapshot,
+    convert::{container, sandbox},
 };
+use crate::labels::{self, Author, image_mounts::ImageMountsByPath};
 
 /// The engine's answer about one of the shim's Docker containers.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,13 +86,13 @@ impl Record {
             labels::TYPE_SANDBOX => {
                 let known = known.sandbox(id).ok();
                 let metadata = known.and_then(|sandbox| sandbox.status.metadata.clone());
-                sandbox::convert::from_inspect(inspect, author, metadata)
+                sandbox::from_inspect(inspect, author, metadata)
                     .map(|sandbox| Self::Sandbox(Arc::new(sandbox)))
             }
             _ => {
                 let known = known.container(id).ok();
                 let metadata = known.and_then(|container| container.status.metadata.clone());
-                container::convert::from_inspect(inspect, author, metadata)
+                container::from_inspect(inspect, author, metadata)
                     .map(|container| Self::Container(Arc::new(container)))
             }
         }
@@ -103,9 +102,10 @@ impl Record {
     /// `None` if it does not belong to a pod.
     pub fn from_summary(summary: ContainerSummary) -> Option<Self> {
         match kind(summary.labels.as_ref()?)? {
-            labels::TYPE_SANDBOX => sandbox::convert::from_summary(summary)
-                .map(|sandbox| Self::Sandbox(Arc::new(sandbox))),
-            _ => container::convert::from_summary(summary)
+            labels::TYPE_SANDBOX => {
+                sandbox::from_summary(summary).map(|sandbox| Self::Sandbox(Arc::new(sandbox)))
+            }
+            _ => container::from_summary(summary)
                 .map(|container| Self::Container(Arc::new(container))),
         }
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::record::{Container, Record, Sandbox};
-use crate::Error;
+use crate::LookupError;
 
 /// A Docker container id: 64 hexadecimal digits.
 pub type Id = Arc<str>;
@@ -19,15 +19,6 @@ pub struct Snapshot {
     containers: BTreeMap<Id, Arc<Container>>,
     /// Pairs of sandbox id and container id.
     by_sandbox: BTreeSet<(Id, Id)>,
-}
-
-/// Why an id lookup failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LookupError {
-    /// Nothing has this id.
-    Missing,
-    /// More than one id starts with this prefix.
-    Ambiguous,
 }
 
 impl Snapshot {
@@ -121,16 +112,5 @@ fn find<'a, T>(map: &'a BTreeMap<Id, T>, id: &str) -> Result<&'a T, LookupError>
         (Some((_, only)), None) => Ok(only),
         (Some(_), Some(_)) => Err(LookupError::Ambiguous),
         (None, _) => Err(LookupError::Missing),
-    }
-}
-
-impl LookupError {
-    /// The error for a request for `id`.
-    pub fn of(self, kind: &'static str, id: &str) -> Error {
-        let id = id.to_owned();
-        match self {
-            Self::Missing => Error::NotFound { kind, id },
-            Self::Ambiguous => Error::Ambiguous { kind, id },
-        }
     }
 }

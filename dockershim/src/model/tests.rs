@@ -1,3 +1,4 @@
+use crate::LookupError;
 use std::time::Duration;
 
 use cri_proto::runtime::v1::{ContainerState, ContainerStatus};

@@ -3,10 +3,8 @@
 
 use std::collections::HashMap;
 
-use bollard::models::{ContainerCreateBody, HostConfig, NetworkSettings, PortBinding};
-use cri_proto::runtime::v1::{
-    DnsConfig, NamespaceMode, PodIp, PodSandboxNetworkStatus, PortMapping,
-};
+use bollard::models::{ContainerCreateBody, HostConfig, PortBinding};
+use cri_proto::runtime::v1::{DnsConfig, NamespaceMode, PortMapping};
 
 use super::ports;
 use crate::Error;
@@ -81,25 +79,6 @@ fn publish(
     body.exposed_ports = Some(exposed);
     host.port_bindings = Some(bindings);
     Ok(())
-}
-
-/// The sandbox's addresses, IPv4 first. Empty with the host network: the addresses are the node's,
-/// which the kubelet knows.
-pub fn status(mode: NamespaceMode, settings: Option<NetworkSettings>) -> PodSandboxNetworkStatus {
-    if mode == NamespaceMode::Node {
-        return PodSandboxNetworkStatus::default();
-    }
-    let networks = settings.and_then(|s| s.networks).unwrap_or_default();
-    let given = |text: &Option<String>| text.clone().filter(|ip| !ip.is_empty());
-    let v4 = networks.values().filter_map(|n| given(&n.ip_address));
-    let v6 = networks
-        .values()
-        .filter_map(|n| given(&n.global_ipv6_address));
-    let mut ips = v4.chain(v6);
-    PodSandboxNetworkStatus {
-        ip: ips.next().unwrap_or_default(),
-        additional_ips: ips.map(|ip| PodIp { ip }).collect(),
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use cri_proto::runtime::v1::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter};
 
-use super::convert::list_item;
+use crate::model::convert::sandbox::list_item;
 use crate::{Error, Shim, labels, model::Sandbox};
 
 /// The sandboxes in the model that match the filter.

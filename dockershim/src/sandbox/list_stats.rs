@@ -2,7 +2,7 @@
 
 use cri_proto::runtime::v1::{PodSandboxState, PodSandboxStats, PodSandboxStatsFilter};
 
-use crate::{Error, Shim, labels, model::Sandbox, stats};
+use crate::{Error, Shim, labels, model::Sandbox};
 
 /// The usage of each ready sandbox that matches the filter.
 ///
@@ -14,7 +14,7 @@ pub async fn list(
 ) -> Result<Vec<PodSandboxStats>, Error> {
     shim.require_sync()?;
     let filter = filter.unwrap_or_default();
-    stats::collect(shim, "ListPodSandboxStats", move |collector, snapshot| {
+    shim.collect_stats("ListPodSandboxStats", move |collector, snapshot| {
         let sandboxes = snapshot.sandboxes();
         sandboxes
             .filter(|sandbox| passes(sandbox, &filter))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cri_proto::runtime::v1::{PodSandboxMetrics, PodSandboxState};
 
-use crate::{Error, Shim, stats};
+use crate::{Error, Shim};
 
 /// How long a scrape waits for the first measurement of new containers.
 const FIRST_MEASUREMENT: Duration = Duration::from_millis(300);
@@ -17,7 +17,7 @@ pub async fn list(shim: &Shim) -> Result<Vec<PodSandboxMetrics>, Error> {
     shim.require_sync()?;
     let layers = &shim.stats.layers;
     layers.first(&shim.model, FIRST_MEASUREMENT).await;
-    stats::collect(shim, "ListPodSandboxMetrics", |collector, snapshot| {
+    shim.collect_stats("ListPodSandboxMetrics", |collector, snapshot| {
         let sandboxes = snapshot.sandboxes();
         sandboxes
             .filter(|sandbox| sandbox.status.state() == PodSandboxState::SandboxReady)

@@ -1,8 +1,5 @@
 //! Sandbox verbs, one file per CRI verb.
 
-mod annotations;
-mod cgroup_parent;
-pub mod convert;
 pub mod list;
 pub mod list_stats;
 pub mod metrics;
@@ -13,6 +10,3 @@ pub mod stats;
 pub mod status;
 pub mod stop;
 pub mod update_resources;
-
-pub use annotations::annotations;
-pub use cgroup_parent::cgroup_parent;

@@ -3,7 +3,6 @@
 use cri_proto::runtime::v1::{PodSandboxState, PortForwardRequest, PortForwardResponse};
 use cri_streaming::Connection;
 
-use super::status::find;
 use crate::{Error, Shim, Streaming, model::Sandbox, network::port_forward};
 
 /// Returns the URL for port forwarding to the sandbox.
@@ -30,7 +29,7 @@ pub async fn port_forward(
             }
         }
     }
-    let sandbox = find(shim, &request.pod_sandbox_id).await?;
+    let sandbox = shim.find_sandbox(&request.pod_sandbox_id).await?;
     require_ready(&sandbox)?;
     let url = streaming.port_forward(sandbox.id().to_owned(), ports)?;
     Ok(PortForwardResponse { url })
@@ -57,7 +56,7 @@ pub async fn run(
     port: u16,
     connection: Connection,
 ) -> Result<(), Error> {
-    let sandbox = find(shim, sandbox_id).await?;
+    let sandbox = shim.find_sandbox(sandbox_id).await?;
     require_ready(&sandbox)?;
     let socket = port_forward::connect(&shim.processes, sandbox.id(), sandbox.pid, port).await?;
     port_forward::carry(socket, connection)

@@ -6,9 +6,8 @@ use cri_proto::runtime::v1::{RemovePodSandboxRequest, RemovePodSandboxResponse};
 
 use super::stop::stop_whole;
 use crate::{
-    Error, Shim,
+    Error, LookupError, Shim,
     container::remove::{remove_docker, remove_found},
-    model::LookupError,
 };
 
 /// Removes the sandbox and its remaining containers, and stops those that are running. Succeeds if

@@ -9,7 +9,8 @@ use cri_proto::runtime::v1::{
     NamespaceMode, PodSandboxConfig, RunPodSandboxRequest, RunPodSandboxResponse,
 };
 
-use super::{annotations, cgroup_parent};
+use crate::cgroup_parent::cgroup_parent;
+use crate::security::annotations;
 use crate::{
     Error, Shim,
     container::create::create_named,
@@ -51,7 +52,7 @@ pub async fn run(
         .ok_or_else(|| Error::invalid("config", "must be set"))?;
     let metadata = config.metadata.clone().unwrap_or_default();
     let name = naming::sandbox_name(&metadata)?;
-    let _reserved = shim.reserve(&name)?;
+    let _reserved = shim.names.reserve(&name)?;
     let engine = shim.engine.connection()?;
     let cni = plan_network(shim, &config).await?;
     let on_bridge = shim.cni.is_none() && network_mode(&config) == NamespaceMode::Pod;
@@ -116,7 +117,7 @@ async fn plan_network<'a>(
 }
 
 async fn attach(shim: &Shim, cni: &Cni, id: &str, arguments: Arguments) -> Result<(), Error> {
-    let sandbox = super::status::find(shim, id).await?;
+    let sandbox = shim.find_sandbox(id).await?;
     let netns = NetNs::of(&shim.processes, &sandbox).await?;
     Ok(cni.attach(&Pod::of(&sandbox), &netns, arguments).await?)
 }

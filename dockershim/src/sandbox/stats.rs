@@ -2,8 +2,7 @@
 
 use cri_proto::runtime::v1::{PodSandboxStatsRequest, PodSandboxStatsResponse};
 
-use super::status::find;
-use crate::{Error, Shim, stats};
+use crate::{Error, Shim};
 
 /// The usage of one sandbox and its containers; zero if it is not ready.
 ///
@@ -14,8 +13,8 @@ pub async fn stats(
     shim: &Shim,
     request: PodSandboxStatsRequest,
 ) -> Result<PodSandboxStatsResponse, Error> {
-    let sandbox = find(shim, &request.pod_sandbox_id).await?;
-    let stats = stats::collect(shim, "PodSandboxStats", move |collector, snapshot| {
+    let sandbox = shim.find_sandbox(&request.pod_sandbox_id).await?;
+    let stats = shim.collect_stats("PodSandboxStats", move |collector, snapshot| {
         collector.pod(snapshot, &sandbox)
     });
     Ok(PodSandboxStatsResponse {

@@ -1,6 +1,6 @@
 //! `PodSandboxStatus`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::{PodSandboxStatus, PodSandboxStatusRequest, PodSandboxStatusResponse};
 
@@ -19,7 +19,7 @@ pub async fn status(
     shim: &Shim,
     request: PodSandboxStatusRequest,
 ) -> Result<PodSandboxStatusResponse, Error> {
-    let sandbox = find(shim, &request.pod_sandbox_id).await?;
+    let sandbox = shim.find_sandbox(&request.pod_sandbox_id).await?;
     let mut info = BTreeMap::new();
     if request.verbose {
         let mut about = serde_json::json!({ "pid": sandbox.pid, "runtime": sandbox.runtime });
@@ -52,22 +52,4 @@ pub fn current(cni: Option<&Cni>, sandbox: &Sandbox) -> PodSandboxStatus {
         status.network = Some(network);
     }
     status
-}
-
-/// Finds the sandbox with this id or unique prefix; inspects it if its record is provisional.
-///
-/// # Errors
-/// `NotFound` if there is no such sandbox, `Unavailable` before the first sync.
-pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Sandbox>, Error> {
-    shim.require_sync()?;
-    let look = || {
-        let found = shim.model.snapshot().sandbox(id);
-        found.map_err(|error| error.of("sandbox", id))
-    };
-    let sandbox = look()?;
-    if !sandbox.provisional {
-        return Ok(sandbox);
-    }
-    shim.inspector.refresh(sandbox.id()).await?;
-    look()
 }

@@ -6,9 +6,9 @@ use cri_proto::runtime::v1::{ContainerState, StopPodSandboxRequest, StopPodSandb
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::{
-    Error, Shim,
+    Error, LookupError, Shim,
     container::stop::stop_running,
-    model::{LookupError, Sandbox},
+    model::Sandbox,
     network::cni::{NetNs, Pod},
 };
 

@@ -4,7 +4,6 @@ use cri_proto::runtime::v1::{
     PodSandboxState, UpdatePodSandboxResourcesRequest, UpdatePodSandboxResourcesResponse,
 };
 
-use super::status::find;
 use crate::{Error, Shim};
 
 /// Accepts a pod's new size and does nothing: the kubelet manages the pod's cgroup, and there is no
@@ -16,7 +15,7 @@ pub async fn update_resources(
     shim: &Shim,
     request: UpdatePodSandboxResourcesRequest,
 ) -> Result<UpdatePodSandboxResourcesResponse, Error> {
-    let sandbox = find(shim, &request.pod_sandbox_id).await?;
+    let sandbox = shim.find_sandbox(&request.pod_sandbox_id).await?;
     if sandbox.status.state() != PodSandboxState::SandboxReady {
         return Err(Error::FailedPrecondition(format!(
             "sandbox {} is not ready",

@@ -2,25 +2,15 @@
 //! and passed to the engine as numbers: the engine does not support the Strict policy for
 //! supplemental groups, and does not report how it resolved a name.
 
-use cri_proto::runtime::v1::{
-    ContainerUser, LinuxContainerSecurityContext, LinuxContainerUser, SupplementalGroupsPolicy,
-};
-use serde::{Deserialize, Serialize};
+use cri_proto::runtime::v1::{LinuxContainerSecurityContext, SupplementalGroupsPolicy};
 
+use crate::labels::user::Identity;
 use crate::{
     Error,
-    image::{Accounts, PasswdEntry},
+    images::{Accounts, PasswdEntry},
 };
 
 const FIELD: &str = "config.linux.security_context";
-
-/// A uid, a gid and supplemental groups.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    uid: i64,
-    gid: i64,
-    groups: Vec<i64>,
-}
 
 impl Identity {
     /// Whether [`Identity::resolve`] needs the image's accounts: for a name, for the primary group
@@ -108,17 +98,6 @@ impl Identity {
     /// The supplemental groups in the engine's notation.
     pub fn groups(&self) -> Vec<String> {
         self.groups.iter().map(i64::to_string).collect()
-    }
-
-    /// The user as CRI reports it.
-    pub fn status(self) -> ContainerUser {
-        ContainerUser {
-            linux: Some(LinuxContainerUser {
-                uid: self.uid,
-                gid: self.gid,
-                supplemental_groups: self.groups,
-            }),
-        }
     }
 }
 

@@ -356,9 +356,7 @@ impl RuntimeService for Service {
         &self,
         _: Request<GetEventsRequest>,
     ) -> RpcResult<Self::GetContainerEventsStream> {
-        Ok(Response::new(Box::pin(container::events::events(
-            &self.shim,
-        ))))
+        Ok(Response::new(Box::pin(crate::events::events(&self.shim))))
     }
 
     type StreamPodSandboxMetricsStream = ResponseStream<StreamPodSandboxMetricsResponse>;

@@ -12,10 +12,10 @@ use super::{
     Stats,
     cgroup::Cgroup,
     convert::{
-        container_attributes, filesystem_usage, memory_usage, now, sandbox_attributes, swap_usage,
-        value,
+        container_attributes, filesystem_usage, memory_usage, sandbox_attributes, swap_usage, value,
     },
     network::{self, Interface},
+    now,
     pressure::Resource,
     usage::KernelFileReader,
 };

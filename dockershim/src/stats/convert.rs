@@ -16,11 +16,6 @@ pub fn value(value: u64) -> Option<UInt64Value> {
     Some(UInt64Value { value })
 }
 
-/// The current Unix time in nanoseconds.
-pub fn now() -> i64 {
-    jiff::Timestamp::now().as_nanosecond() as i64
-}
-
 /// The identity of a container.
 pub fn container_attributes(container: &Container) -> ContainerAttributes {
     let status = &container.status;

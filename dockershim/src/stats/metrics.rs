@@ -7,10 +7,11 @@ use cri_proto::runtime::v1::{ContainerMetrics, Metric, PodSandboxMetrics};
 use super::{
     StatsCollector,
     cgroup::Cgroup,
-    convert::{now, value},
+    convert::value,
     descriptors,
     families::{self as family, BASE_LABELS, Family},
     network::Direction,
+    now,
     pressure::Resource,
 };
 use crate::{

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use collector::StatsCollector;
 
 use crate::{
-    Error, Shim,
+    Error,
     model::{Model, Snapshot},
     process::Processes,
 };
@@ -71,6 +71,37 @@ impl Stats {
         })
     }
 
+    /// Collects stats for `verb` on a blocking thread. `root_dir` is the engine's data directory.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded` if the kernel does not answer.
+    pub async fn collect<T: Send + 'static>(
+        self: Arc<Self>,
+        snapshot: Arc<Snapshot>,
+        root_dir: String,
+        verb: &'static str,
+        work: impl FnOnce(&mut StatsCollector, &Snapshot) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        self.layers.request();
+        let permits = Arc::clone(&self.permits);
+        let task = async move {
+            let permit = permits.acquire_owned().await;
+            let task = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                self.retain(&snapshot);
+                work(&mut StatsCollector::new(self, root_dir), &snapshot)
+            });
+            task.await.map_err(|_| Error::Panicked(verb))
+        };
+        tokio::time::timeout(LIMIT, task)
+            .await
+            .unwrap_or(Err(Error::Deadline {
+                action: "read the cgroups for",
+                object: verb.into(),
+                limit: LIMIT,
+            }))
+    }
+
     /// Forgets sandboxes and containers that are not in `snapshot`.
     fn retain(&self, snapshot: &Snapshot) {
         self.cgroups.retain(|id| snapshot.contains(id));
@@ -79,35 +110,7 @@ impl Stats {
     }
 }
 
-/// Collects stats for `verb` on a blocking thread.
-///
-/// # Errors
-/// `DeadlineExceeded` if the kernel does not answer; `Unavailable` until the engine has been
-/// reached once.
-pub async fn collect<T: Send + 'static>(
-    shim: &Shim,
-    verb: &'static str,
-    work: impl FnOnce(&mut StatsCollector, &Snapshot) -> T + Send + 'static,
-) -> Result<T, Error> {
-    let stats = Arc::clone(&shim.stats);
-    let snapshot = shim.model.snapshot();
-    let root_dir = shim.root_dir()?;
-    stats.layers.request();
-    let permits = Arc::clone(&stats.permits);
-    let task = async move {
-        let permit = permits.acquire_owned().await;
-        let task = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            stats.retain(&snapshot);
-            work(&mut StatsCollector::new(stats, root_dir), &snapshot)
-        });
-        task.await.map_err(|_| Error::Panicked(verb))
-    };
-    tokio::time::timeout(LIMIT, task)
-        .await
-        .unwrap_or(Err(Error::Deadline {
-            action: "read the cgroups for",
-            object: verb.into(),
-            limit: LIMIT,
-        }))
+/// The current Unix time in nanoseconds.
+pub(crate) fn now() -> i64 {
+    jiff::Timestamp::now().as_nanosecond() as i64
 }

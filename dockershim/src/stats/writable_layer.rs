@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{convert::now, disk_walk::DiskWalk, upper_dir};
+use super::{disk_walk::DiskWalk, now, upper_dir};
 use crate::{
     model::{Container, Id, Model},
     process::Processes,

@@ -6,7 +6,7 @@ use std::{cell::RefCell, fmt::Debug, fs};
 
 use dockershim::{
     checkpoint::Checkpoints,
-    image::Accounts,
+    images::Accounts,
     logs::{DrainProgress, Paths, Position, Tail},
 };
 use libfuzzer_sys::fuzz_target;

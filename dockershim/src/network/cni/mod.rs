@@ -47,8 +47,7 @@ use leftover_plugins::LeftoverPlugins;
 use plugin::Plugins;
 use saved_state::SavedState;
 
-/// The engine's network mode for a CNI sandbox: only a loopback interface.
-pub const ENGINE_NETWORK: &str = "none";
+use crate::model::convert::sandbox::NO_NETWORK;
 
 /// CNI's directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +164,7 @@ pub fn apply(
     if let Some(dns) = dns {
         docker::apply_dns(dns, host);
     }
-    host.network_mode = Some(ENGINE_NETWORK.into());
+    host.network_mode = Some(NO_NETWORK.into());
     body.hostname = Some(hostname).filter(|name| !name.is_empty());
 }
 

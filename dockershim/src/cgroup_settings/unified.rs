@@ -3,7 +3,6 @@
 //! container is running.
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -16,13 +15,11 @@ use rustix::{
 };
 
 use crate::{
-    Error, labels,
+    Error,
+    labels::{self, Unified},
     model::Container,
     process::{ProcessError, Processes},
 };
-
-/// Values by file name.
-pub type Unified = BTreeMap<String, String>;
 
 const FIELD: &str = "config.linux.resources.unified";
 /// The mount point of cgroup v2.
@@ -53,11 +50,6 @@ fn check_keys(unified: &Unified) -> Result<(), Error> {
 
 fn is_file_name(key: &str) -> bool {
     key.contains('.') && !key.starts_with('.') && !key.contains('/')
-}
-
-/// Parses the label's value.
-pub fn from_label(json: &str) -> Unified {
-    serde_json::from_str(json).unwrap_or_default()
 }
 
 /// Writes `unified` for a running `container`, with cgroup v2 mounted at `root`.

@@ -11,13 +11,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Container, Id, Model, Record, Ticket};
+use crate::unused_image_mounts::unmount_unused;
 use crate::{
-    container::image_mounts,
     engine::{Engine, EngineError},
-    image::{ImageMounts, Images},
+    images::{ImageMounts, Images},
     labels::{self, Author},
     logs::Logs,
+    model::{Container, Id, Model, Record, Ticket},
     oom_kills::OomKills,
 };
 
@@ -194,7 +194,7 @@ impl Inspector {
         self.oom_kills
             .retain(move |id| model.snapshot().contains(id))
             .await;
-        image_mounts::unmount_unused(&self.image_mounts, &self.model).await;
+        unmount_unused(&self.image_mounts, &self.model).await;
     }
 
     /// Records that `id` was removed, as of now.
@@ -217,7 +217,7 @@ impl Inspector {
         self.logs.forget(id);
         if container.is_some_and(|container| !container.image_mounts.is_empty()) {
             let (model, images) = (Arc::clone(&self.model), Arc::clone(&self.image_mounts));
-            tokio::spawn(async move { image_mounts::unmount_unused(&images, &model).await });
+            tokio::spawn(async move { unmount_unused(&images, &model).await });
         }
     }
 }

@@ -8,6 +8,9 @@
 //! with an empty value if there is nothing to store, and also stores which keys are the pod's. It
 //! trusts its own labels only on containers that carry `MADE_HERE`, which no label can forge.
 
+pub mod image_mounts;
+pub mod user;
+
 use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{ContainerCreateBody, HostConfig};
@@ -246,6 +249,14 @@ pub fn matches(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, St
     selector
         .iter()
         .all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// `LinuxContainerResources.unified`, as the label [`UNIFIED`] stores it: values by file name.
+pub type Unified = BTreeMap<String, String>;
+
+/// Parses the value of the label [`UNIFIED`].
+pub fn unified(json: &str) -> Unified {
+    serde_json::from_str(json).unwrap_or_default()
 }
 
 #[cfg(test)]

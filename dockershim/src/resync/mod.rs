@@ -1,6 +1,8 @@
 //! Keeps the model in sync with the engine: connects, follows the engine's events, inspects every
 //! container again after each connect, and periodically compares the model with the engine's list.
 
+mod inspector;
+
 use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
@@ -18,17 +20,18 @@ use retry_delay::RetryDelay;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Difference, Id, Inspector, Model, Record, Refresher, Sandbox, comparison::differences,
-};
+pub use self::inspector::{Inspector, Refresher};
+
 use crate::{
-    container::CgroupSettings,
+    cgroup_settings::CgroupSettings,
     engine::{Cause, Engine, EngineError, may_be_scratch},
-    image::Images,
-    labels, naming,
+    images::Images,
+    labels,
+    model::{Difference, Id, Model, Record, Sandbox, differences},
+    name_reservations::NameReservations,
+    naming,
     network::cni::Cni,
     process::{ProcessError, Processes},
-    shim::NameReservations,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);

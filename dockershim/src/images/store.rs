@@ -20,9 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Reference, convert};
 use crate::{
-    Error,
+    Error, LookupError,
     engine::{Engine, EngineError},
-    model::LookupError,
 };
 
 /// CRI's image.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, checkpoint::Checkpoints, engine::Engine, image::Images};
+use crate::{Error, checkpoint::Checkpoints, engine::Engine, images::Images};
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";

@@ -2,20 +2,23 @@
 
 use bollard::models::{
     ContainerInspectResponse, ContainerState, ContainerSummary, ContainerSummaryStateEnum,
+    NetworkSettings,
 };
 use cri_proto::runtime::v1::{
-    LinuxPodSandboxStatus, Namespace, PodSandbox, PodSandboxMetadata, PodSandboxState,
-    PodSandboxStatus,
+    LinuxPodSandboxStatus, Namespace, NamespaceMode, PodIp, PodSandbox, PodSandboxMetadata,
+    PodSandboxNetworkStatus, PodSandboxState, PodSandboxStatus,
 };
 
+use super::container::nanoseconds;
 use crate::{
-    container::convert::nanoseconds,
     labels::{self, Author, Labels},
     model::Sandbox,
     naming,
-    network::{cni, docker},
     security::namespace_options,
 };
+
+/// The engine's network mode for a CNI sandbox: only a loopback interface.
+pub const NO_NETWORK: &str = "none";
 
 /// Converts an inspect of a sandbox that `author` created; `None` if its name is not a sandbox's. A
 /// `known` sandbox keeps its metadata even if a user renames it.
@@ -34,7 +37,7 @@ pub fn from_inspect(
     let (labels, annotations) = read.of_pod();
     let host = inspect.host_config.unwrap_or_default();
     let options = namespace_options(&host);
-    let cni = host.network_mode.as_deref() == Some(cni::ENGINE_NETWORK);
+    let cni = host.network_mode.as_deref() == Some(NO_NETWORK);
     let state = inspect.state.unwrap_or_default();
     let ready = state.running.unwrap_or_default() && !was_started_again(&state);
     Some(Sandbox {
@@ -43,7 +46,7 @@ pub fn from_inspect(
             metadata: Some(metadata),
             state: ready_state(ready).into(),
             created_at: nanoseconds(inspect.created.as_deref()).unwrap_or_default(),
-            network: Some(docker::status(options.network(), inspect.network_settings)),
+            network: Some(network_status(options.network(), inspect.network_settings)),
             linux: Some(LinuxPodSandboxStatus {
                 namespaces: Some(Namespace {
                     options: Some(options),
@@ -88,7 +91,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
         docker_name,
         pid: 0,
         started: summary.state != Some(Listed::CREATED),
-        cni: mode.as_deref() == Some(cni::ENGINE_NETWORK),
+        cni: mode.as_deref() == Some(NO_NETWORK),
         runtime: String::new(),
         cgroup_parent: String::new(),
         provisional: true,
@@ -123,6 +126,28 @@ pub fn list_item(sandbox: &Sandbox) -> PodSandbox {
         labels: status.labels.clone(),
         annotations: status.annotations.clone(),
         runtime_handler: status.runtime_handler.clone(),
+    }
+}
+
+/// The sandbox's addresses, IPv4 first. Empty with the host network: the addresses are the node's,
+/// which the kubelet knows.
+fn network_status(
+    mode: NamespaceMode,
+    settings: Option<NetworkSettings>,
+) -> PodSandboxNetworkStatus {
+    if mode == NamespaceMode::Node {
+        return PodSandboxNetworkStatus::default();
+    }
+    let networks = settings.and_then(|s| s.networks).unwrap_or_default();
+    let given = |text: &Option<String>| text.clone().filter(|ip| !ip.is_empty());
+    let v4 = networks.values().filter_map(|n| given(&n.ip_address));
+    let v6 = networks
+        .values()
+        .filter_map(|n| given(&n.global_ipv6_address));
+    let mut ips = v4.chain(v6);
+    PodSandboxNetworkStatus {
+        ip: ips.next().unwrap_or_default(),
+        additional_ips: ips.map(|ip| PodIp { ip }).collect(),
     }
 }
 

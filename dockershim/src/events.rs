@@ -8,10 +8,10 @@ use tokio::sync::broadcast::Receiver;
 use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 use tonic::Status;
 
-use super::status::status_of;
 use crate::{
     Shim,
-    image::Images,
+    container::status::status_of,
+    images::Images,
     model::{ContainerEvent, Model},
     network::cni::Cni,
     sandbox::status::current,

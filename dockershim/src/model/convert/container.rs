@@ -8,15 +8,15 @@ use cri_proto::runtime::v1::{
     LinuxContainerResources, Mount, MountPropagation,
 };
 
-use super::{
-    image_mounts::{self, ImageMountsByPath},
-    stop_signal, unified,
-};
+use super::stop_signal;
 use crate::{
-    labels::{self, Author, Labels},
+    labels::{
+        self, Author, Labels,
+        image_mounts::{self, ImageMountsByPath},
+        user::Identity,
+    },
     model::{CANNOT_RUN, Container, OOM_KILLED},
     naming,
-    security::Identity,
 };
 
 /// The overlay2 driver's key for a container's writable layer.
@@ -85,7 +85,7 @@ pub fn from_inspect(
         pid: state.pid.unwrap_or_default(),
         engine_log: inspect.log_path.filter(|_| !reads_api).unwrap_or_default(),
         cri_log,
-        unified: unified::from_label(read.own(labels::UNIFIED)),
+        unified: labels::unified(read.own(labels::UNIFIED)),
         image_mounts,
         upper_dir: inspect
             .graph_driver

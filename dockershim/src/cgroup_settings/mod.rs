@@ -4,6 +4,8 @@
 //! the shim did not write before a crash, or that were lost with the cgroup when a user restarted
 //! the container are written in the next round of [`crate::model::sync`].
 
+pub(crate) mod unified;
+
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -15,10 +17,10 @@ use std::{
 
 use cri_proto::runtime::v1::ContainerState;
 
-use super::unified::{self, Unified};
 use crate::{
     Error,
     checkpoint::Checkpoints,
+    labels::Unified,
     model::{Container, Snapshot},
     process::Processes,
 };
