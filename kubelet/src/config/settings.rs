@@ -227,13 +227,9 @@ fn cri_options(config: &KubeletConfiguration) -> CriOptions {
             .map(|path| format!("unix://{}", path.display()))
             .unwrap_or_default()
     };
-    let runtime_endpoint = endpoint(&config.container_runtime_endpoint);
     CriOptions {
-        image_endpoint: match config.image_service_endpoint.as_str() {
-            "" => runtime_endpoint.clone(),
-            text => endpoint(text),
-        },
-        runtime_endpoint,
+        runtime_endpoint: endpoint(&config.container_runtime_endpoint),
+        image_endpoint: endpoint(&config.image_service_endpoint),
         request_timeout: span(config.runtime_request_timeout),
     }
 }

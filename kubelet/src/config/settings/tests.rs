@@ -9,7 +9,7 @@ use kubelet_server::{
 use super::*;
 use crate::{
     cli::{Command, parse},
-    node::options::NodeOptions,
+    node::{capacity::CapacityOptions, options::NodeOptions},
 };
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -44,7 +44,7 @@ fn nothing_given_is_upstreams_defaults() {
     assert_eq!(settings.server.read_only, None);
     assert!(settings.manifests.is_none());
     assert_eq!(
-        settings.options.cri.image_endpoint,
+        settings.options.cri.runtime_endpoint,
         "unix:///run/containerd/containerd.sock"
     );
 }
@@ -55,6 +55,11 @@ fn nothing_given_is_the_default_of_each_part() {
     let expected = KubeletOptions {
         // The machine's own.
         node: settings.options.node.clone(),
+        capacity: CapacityOptions {
+            // The defaults of eviction thresholds, which belong to the configuration file.
+            reservation: settings.options.capacity.reservation.clone(),
+            ..CapacityOptions::default()
+        },
         ..KubeletOptions::default()
     };
     assert_eq!(format!("{:#?}", settings.options), format!("{expected:#?}"));
@@ -254,7 +259,7 @@ fn the_example_is_a_standalone_node_beside_the_shim() {
     let settings = Settings::load(&flags(&[&config])).unwrap();
     assert_eq!(settings.warnings, [""; 0]);
     let shim = "unix:///run/cri-dockerd.sock";
-    assert_eq!(settings.options.cri.image_endpoint, shim);
+    assert_eq!(settings.options.cri.runtime_endpoint, shim);
     assert!(settings.manifests.is_some() && settings.cluster.is_none());
     assert_eq!(
         settings.server.read_only,
