@@ -1,5 +1,5 @@
-# The two commands are `make run` and `make test`; each installs what it needs
-# on a fresh Debian machine that has cargo and root.
+# The main commands are `make run` and `make test`. Each installs its dependencies on a fresh Debian
+# machine; both need cargo and root.
 
 .PHONY: build run run-once test lint deny units bench bench-once soak fuzz mutants critest clean
 
@@ -7,15 +7,15 @@ build:
 	deploy/install.sh build
 	cargo build --release --bins
 
-# Both binaries on an engine, with an example pod, until Ctrl-C.
+# Runs both binaries on an engine, with an example pod, until Ctrl-C.
 run: build
 	@exec setpriv --pdeathsig TERM -- deploy/run.sh
 
-# The same, until the example serves.
+# Runs the same until the example pod responds.
 run-once: build
 	@ONCE=1 exec setpriv --pdeathsig TERM -- deploy/run.sh
 
-# Every test, those on a real engine included; the last lines tell what was left out.
+# Runs all tests, including those on a real engine; the last lines list skipped checks.
 TEST = cargo test --workspace --no-fail-fast
 test:
 	deploy/install.sh build engine tests
@@ -23,8 +23,8 @@ test:
 	$(TEST) --no-run
 	deploy/test.sh "$(TEST) --lib --bins --test '[a-o]*'" "$(TEST) --test '[!a-o]*'" "$(TEST) --doc"
 
-# Format, lints, links of the docs, cycles between modules, unused dependencies, and phrases that
-# hide the subject.
+# Checks format, lints, doc links, cycles between modules, unused dependencies, and indirect phrases
+# in comments and docs.
 CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml))
 lint:
 	deploy/install.sh lint
@@ -35,50 +35,52 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 
-# Licences, sources and bans; advisories need the network.
+# Checks licences, sources and bans, but not advisories, which need the network.
 deny:
 	deploy/install.sh build deny
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" cargo deny check bans licenses sources
 
-# The units, as systemd reads them.
+# Verifies the systemd units.
 units: build
 	deploy/install.sh units
 	deploy/units.sh
 
-# The figures of README and docs/performance.md, measured on this machine: BENCH_RUNS runs, their median and spread.
+# Measures the figures of README and docs/performance.md on this machine: median and spread of
+# BENCH_RUNS runs.
 BENCHES = --bench figures --bench streams --bench logs
 bench: build
 	deploy/install.sh build engine tests
 	cargo bench --workspace $(BENCHES)
 
-# Pods under kills and faults, for SOAK_SECONDS each.
+# Runs pods under kills and faults, for SOAK_SECONDS per test.
 SOAK_SECONDS ?= 3600
 soak:
 	deploy/install.sh build engine tests
 	cargo build --workspace --bins
 	E2E_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --workspace --test soak -- --nocapture
 
-# Whether the benches run at all: once, on the tests' own builds.
+# Checks that the benchmarks run: once, with the builds of the tests.
 bench-once:
 	deploy/install.sh build engine tests
 	cargo build --workspace --bins
 	BENCH_RUNS=1 cargo bench --profile dev --workspace $(BENCHES)
 
-# What strangers, images, the engine, plugins and files of others may say, for FUZZ_SECONDS
-# each target. The findings are below tests/fuzz/artifacts.
+# Fuzzes the parsers of input from clients, images, the engine, plugins and files of others, for
+# FUZZ_SECONDS per target. Findings are written below tests/fuzz/artifacts.
 FUZZ_SECONDS ?= 60
 fuzz:
 	deploy/install.sh build fuzz
 	deploy/fuzz.sh $(FUZZ_SECONDS)
 
-# Lines of the pure modules (.cargo/mutants.toml) that no unit test misses when they are changed:
-# hours. MUTANTS are further flags, such as `--file kubelet/api-client/src/tokens.rs` or `--shard 1/8`.
+# Finds changes to lines of the pure modules (.cargo/mutants.toml) that no unit test detects; takes
+# hours. MUTANTS has further flags, such as `--file kubelet/api-client/src/tokens.rs` or
+# `--shard 1/8`.
 mutants:
 	deploy/install.sh build mutants
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" cargo mutants --output target $(MUTANTS)
 
-# critest's table: CRITEST=/path/to/critest, CRITEST_FLAGS are critest's own, ENGINE the engine's
-# address. Beside a newer engine: deploy/engine-of.sh trixie deploy/critest.sh /path/to/critest
+# Runs critest: CRITEST=/path/to/critest, CRITEST_FLAGS are passed to it, ENGINE is the engine's
+# address. With a newer engine: deploy/engine-of.sh trixie deploy/critest.sh /path/to/critest
 critest: build
 	deploy/critest.sh $(CRITEST) $(CRITEST_FLAGS)
 

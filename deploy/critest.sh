@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs critest against the release build's dockershim on an engine, and prints what docs/conformance.md's
-# table has of it and the specs that failed. The engine runs already; critest's images are pulled.
+# Runs critest against the release build of dockershim on a running engine. Prints the row for the
+# table in docs/conformance.md and the specs that failed. critest pulls its images.
 # usage: critest.sh CRITEST [flags of critest, such as -registry-prefix]
-# ENGINE is the engine's address.
+# ENGINE is the address of the engine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 critest=$1
@@ -14,7 +14,7 @@ socket=unix://$run/cri.sock
 api() { curl -fsS --unix-socket "${engine#unix://}" "http://docker$1"; }
 field() { grep -o "\"$1\":\"[^\"]*\"" | head -n 1 | cut -d '"' -f 4; }
 
-# Specs that fail leave pods behind.
+# Leaves the pods of failed specs behind.
 end() {
   kill "$shim" 2>/dev/null && wait "$shim" || true
   rm -rf "$run"

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Runs a command beside the Docker engine of another Debian release, which has a root directory, a
-# mount and a pid namespace of its own, and this machine's network: no other engine may run. The
-# command runs in the directory in which this is called; the engine ends with it.
+# Runs a command with the Docker engine of another Debian release. The engine has its own root
+# directory, mount namespace and PID namespace, and uses the host network, so no other engine may be
+# running. The command runs in the current directory; the engine stops when the command ends.
 # usage: engine-of.sh SUITE COMMAND...
-# SUITE: trixie has Docker 26.1, sid 28 or later. ENGINE_HOME is where the root directory is made.
+# SUITE: trixie has Docker 26.1, sid 28 or later. ENGINE_HOME is the parent of the root directory.
 set -euo pipefail
 suite=$1
 shift
 root=${ENGINE_HOME:-/var/tmp}/dockershim-engine-$suite
 packages=docker.io,docker-cli,iptables,iproute2,procps,curl,ca-certificates,busybox-static
 
-[ "$(id -u)" -eq 0 ] || { echo 'engine-of.sh: root is needed' >&2; exit 1; }
+[ "$(id -u)" -eq 0 ] || { echo 'engine-of.sh: must run as root' >&2; exit 1; }
 if curl -fs --unix-socket /var/run/docker.sock http://docker/_ping >/dev/null 2>&1; then
-  echo 'engine-of.sh: an engine runs here already' >&2
+  echo 'engine-of.sh: another engine is already running' >&2
   exit 1
 fi
 if [ ! -e "$root/.complete" ]; then
   command -v debootstrap >/dev/null || apt-get install -y -q debootstrap >/dev/null
-  echo "installing Debian $suite with its engine"
+  echo "installing Debian $suite and its Docker engine"
   debootstrap --variant=minbase --include="$packages" "$suite" "$root" >"$root.log" 2>&1 || {
     tail -n 20 "$root.log" >&2
     exit 1
@@ -25,8 +25,8 @@ if [ ! -e "$root/.complete" ]; then
   touch "$root/.complete"
 fi
 
-# What a process that has just become the first of its namespaces does.
-# shellcheck disable=SC2016 # the other shell's
+# Runs as the first process of the namespaces: sets up the mounts and enters the root directory.
+# shellcheck disable=SC2016 # expanded by the inner shell
 inside='
 root=$1 here=$2
 shift 2
@@ -43,7 +43,8 @@ cd "$root"
 pivot_root . outer
 exec chroot . sh -euc "$within" sh "$here" "$@"
 '
-# shellcheck disable=SC2016
+# Runs in the root directory: starts the engine, and runs the command.
+# shellcheck disable=SC2016 # expanded by the inner shell
 export within='
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 here=$1

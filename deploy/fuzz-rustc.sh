@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What cargo calls for the crates of this workspace in place of the compiler when fuzz targets are
-# built: the compiler with the coverage that libFuzzer is guided by. The generic code of libraries
-# is compiled into ours, so their own part is left as it is, and shared with other builds.
+# Compiler wrapper for the crates of this workspace when cargo builds the fuzz targets: adds the
+# coverage instrumentation that libFuzzer needs. Generic code of libraries is compiled into these
+# crates; libraries themselves are not instrumented, so that other builds can share them.
 # usage: fuzz-rustc.sh RUSTC ARGUMENT...
 case " $* " in
-# Does not link with libFuzzer.
+# Build scripts are not linked with libFuzzer.
 *" --crate-name build_script_build "*) ;;
 *)
   set -- "$@" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of tests/fuzz, or those named, one after the other. No crate here has unsafe
-# code: a target looks for panics, hangs and memory without end, so it needs no sanitizer, which
-# would make it several times slower, nor a nightly compiler.
-# With FUZZ_DEV=1 they are made of the tests' own build: sooner there, and slower by far.
+# Runs all fuzz targets of tests/fuzz, or the named ones, in sequence. No crate here has unsafe
+# code, so the targets detect panics, hangs and unbounded memory use. They need no sanitizer, which
+# would make them several times slower, and no nightly compiler.
+# FUZZ_DEV=1 uses the build of the tests: it is ready sooner, but the targets run much slower.
 # usage: fuzz.sh <seconds> [<target>...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

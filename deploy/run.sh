@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# The quick start: an engine, both binaries, an example pod, until Ctrl-C.
-# Everything it makes is under .run/ and in the engine, and is gone afterwards,
-# however it ends.
+# The quick start: runs an engine, both binaries and an example pod until Ctrl-C.
+# All state is in .run/ and in the engine, and is removed at the end, however the script ends.
 #
-# What is started belongs to a session of its own (run.sh session), which Ctrl-C
-# and the end of the terminal do not reach. It ends in order when the process
-# that was called is told to end or is gone. Should the session itself be
-# killed, another (run.sh recover) starts what is needed to remove what is left.
+# All processes run in a separate session (run.sh session) that gets neither Ctrl-C nor the hangup
+# of the terminal. The session shuts down in order when the process that the user started gets a
+# signal or is gone. If the session itself is killed, another one (run.sh recover) restarts the
+# processes that are needed for the cleanup.
 #
-# BIN is where the binaries are, RUN what is kept where; with ONCE it ends when
-# the example serves.
+# BIN is the directory of the binaries, RUN the directory of the state. With ONCE, the script ends
+# once the example pod responds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,12 +25,12 @@ fail() {
   say "run.sh: $*" >&2
   exit 1
 }
-await() { # seconds, what for, command
+await() { # seconds, error message, command
   local deadline=$((SECONDS + $1)) what=$2
   shift 2
   until "$@"; do
     if [ "$SECONDS" -ge "$deadline" ]; then
-      say "run.sh: $what: nothing after a while; logs are in $run" >&2
+      say "run.sh: $what (timeout); logs are in $run" >&2
       return 1
     fi
     sleep 0.2
@@ -40,9 +39,9 @@ await() { # seconds, what for, command
 
 # === processes ===
 
-# Becomes a command that is told to end when this script is gone, also when it is already.
+# Becomes a command that gets SIGTERM when this script ends, even if the script has ended already.
 tied() { # command
-  # shellcheck disable=SC2016 # the other shell's
+  # shellcheck disable=SC2016 # expanded by the inner shell
   exec setpriv --pdeathsig TERM -- sh -c '[ "$PPID" = "$0" ] && exec "$@"' $$ "$@"
 }
 start() { # name, command
@@ -56,7 +55,7 @@ runs() { was_started "$1" && kill -0 "$(cat "$run/$1.pid")" 2>/dev/null; }
 has_ended() { ! runs "$1"; }
 end() { # name
   if runs "$1"; then kill "$(cat "$run/$1.pid")" 2>/dev/null; fi
-  await 60 "$1 does not end" has_ended "$1" || kill -KILL "$(cat "$run/$1.pid")" 2>/dev/null
+  await 60 "$1 did not exit" has_ended "$1" || kill -KILL "$(cat "$run/$1.pid")" 2>/dev/null
   rm -f "$run/$1.pid"
 }
 
@@ -68,7 +67,7 @@ api() { # method, path, further arguments of curl
   curl -fsS --unix-socket "$docker" -X "$method" "$@" "http://docker$path"
 }
 engine_answers() { api GET /_ping >/dev/null 2>&1; }
-# Of an engine that was killed. The next one would take it for its own.
+# The containerd of a killed engine. A new engine would use it as its own.
 containerd_has_ended() { ! kill -0 "$(cat /run/docker/containerd/containerd.pid)" 2>/dev/null; }
 start_engine() {
   if engine_answers; then return; fi
@@ -77,16 +76,16 @@ start_engine() {
     : >"$run/engine.unit"
     systemctl start docker
   else
-    await 20 'containerd does not end' containerd_has_ended 2>/dev/null
+    await 20 'containerd did not exit' containerd_has_ended 2>/dev/null
     start engine dockerd
   fi
-  await 60 'the Docker engine does not answer' engine_answers
+  await 60 'the Docker engine did not respond' engine_answers
 }
 mounts() { cut -d ' ' -f 2 /proc/self/mounts | sort; }
 end_engine() {
   if was_started engine; then
     end engine
-    # One that was killed leaves what it had mounted, and the next one does not unmount it.
+    # A killed engine leaves its mounts, and the next engine does not unmount them.
     comm -13 "$run/mounts" <(mounts) | grep -E '^/(var/lib|run)/docker(/|$)' | sort -r | xargs -r umount
   fi
   if [ -e "$run/engine.unit" ]; then
@@ -95,7 +94,7 @@ end_engine() {
   fi
 }
 make_image() {
-  say 'building the example image out of busybox-static'
+  say 'building the example image from busybox-static'
   local root=$run/image
   rm -rf "$root"
   mkdir -p "$root/bin" "$root/www" "$root/etc" "$root/tmp"
@@ -114,7 +113,7 @@ start_shim() {
   rm -f "$socket"
   start dockershim "$bin/dockershim" --container-runtime-endpoint "unix://$socket" \
     --docker-endpoint "unix://$docker" --network-plugin docker --root-directory "$run/dockershim"
-  await 30 'dockershim does not listen' test -S "$socket"
+  await 30 'dockershim did not create its socket' test -S "$socket"
 }
 start_kubelet() {
   cat >"$run/kubelet.yaml" <<Y
@@ -130,7 +129,7 @@ all_run() {
   local name
   for name in engine dockershim kubelet; do
     if was_started "$name" && has_ended "$name"; then
-      fail "$name ended: $(tail -3 "$run/$name.log")"
+      fail "$name exited: $(tail -3 "$run/$name.log")"
     fi
   done
 }
@@ -143,11 +142,11 @@ nothing_left() {
     ! grep -qF " $run/" /proc/self/mounts
 }
 
-# Has the kubelet end its pods, and ends everything after that. What was killed is started
-# again for it: nothing else knows what there is to remove.
+# Lets the kubelet end its pods, then stops everything. Killed processes are restarted first, since
+# only they can remove the pods.
 # shellcheck disable=SC2317 # called by a trap
 stop() {
-  # Nobody may be there to read a word of it any more, and it is not told twice.
+  # Writes may fail because the reader of the output is gone, and further signals are ignored.
   set +e
   trap - EXIT
   trap : INT TERM HUP PIPE
@@ -158,7 +157,7 @@ stop() {
     runs engine || start_engine
     runs dockershim || start_shim
     runs kubelet || start_kubelet
-    await 60 'some pods do not end' nothing_left
+    await 60 'some pods did not end' nothing_left
   fi
   end kubelet
   end dockershim
@@ -180,7 +179,7 @@ session() {
   start_shim
   start_kubelet
   cp deploy/manifests/web.yaml "$manifests/web.yaml"
-  await 60 'the example pod does not serve' serves
+  await 60 'the example pod did not respond' serves
 
   say ''
   "$bin/kubelet" status --root-dir "$run/kubelet"
@@ -192,28 +191,28 @@ session() {
   say "logs:       $run/kubelet.log $run/dockershim.log"
   say 'Ctrl-C stops it all.'
   if [ -n "${ONCE:-}" ]; then exit 0; fi
-  # It ends when nobody reads any more what this script writes.
+  # Waits for a process to exit. `tail` ends when the reader of this script's output is gone.
   tied tail -f /dev/null &
   wait -n || true
   all_run
 }
 
-# After a session that was killed. What it started has been told to end.
+# Cleans up after a killed session, whose processes got SIGTERM.
 recover() {
   trap stop EXIT
   trap : INT TERM HUP PIPE
   local name
   for name in kubelet dockershim engine; do
-    if was_started "$name"; then await 60 "$name does not end" has_ended "$name"; fi
+    if was_started "$name"; then await 60 "$name did not exit" has_ended "$name"; fi
   done
 }
 
-# === the process that was called ===
+# === the process that the user starts ===
 
 within() { # session or recover
   tied setsid "$BASH" deploy/run.sh "$1" &
   local session=$! code=0
-  # shellcheck disable=SC2064 # this session
+  # shellcheck disable=SC2064 # expanded now, for this session
   trap "kill $session 2>/dev/null" INT TERM HUP
   while kill -0 "$session" 2>/dev/null; do
     code=0
@@ -226,7 +225,7 @@ case ${1:-} in
 session) session ;;
 recover) recover ;;
 *)
-  [ "$(id -u)" -eq 0 ] || fail 'root is needed, as for every kubelet'
+  [ "$(id -u)" -eq 0 ] || fail 'must run as root, like any kubelet'
   deploy/install.sh engine
   mkdir -p "$run"
   code=0

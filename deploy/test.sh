@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs commands that run tests side by side, since tests wait most of their time, and lists at the
-# end which checks this machine lacks something for. What the first prints is seen as it comes,
-# what the others print after it. What the commands started ends with this script.
+# Runs test commands in parallel, since tests mostly wait. Prints the output of the first command as
+# it is written, then the output of the others, then the checks that were skipped because this
+# machine lacks a requirement. Processes started by the commands end with this script.
 # usage: test.sh COMMAND...
 set -uo pipefail
 dir=$(mktemp -d)
 export SKIPPED_CHECKS=$dir/skipped
 touch "$SKIPPED_CHECKS"
 
-# Each in a process group of its own, so that a signal reaches all that it started.
+# Each command has its own process group, so that signals reach all its processes.
 groups=()
 start() { # command
   set -m
@@ -36,6 +36,6 @@ for ((each = 1; each <= $#; each++)); do
   [ "$each" -eq 1 ] || cat "$dir/$each"
 done
 
-echo "checks that were not made on this machine: $(wc -l <"$SKIPPED_CHECKS")"
+echo "checks skipped on this machine: $(wc -l <"$SKIPPED_CHECKS")"
 sort "$SKIPPED_CHECKS"
 exit "$status"

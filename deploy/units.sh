@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has systemd read the units, with the binaries of the release build in place of installed
-# ones. What it only warns of is a failure too.
+# Verifies the units with systemd-analyze, with the release build instead of installed binaries.
+# Warnings are failures too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 units=$(mktemp -d)

@@ -144,7 +144,7 @@ pub async fn serve(
         tokio::time::sleep(SHUTDOWN_PATIENCE).await;
     };
     tokio::select! {
-        // Polled first, so that the service manager is told about the shutdown before it ends.
+        // Polled first, so that the service manager is notified of the shutdown before it ends.
         biased;
         () = patience => tracing::warn!("shutdown timed out; dropping unfinished requests"),
         served = async {

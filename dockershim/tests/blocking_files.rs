@@ -131,5 +131,5 @@ async fn who_finishes_a_log_holds_up_nobody_else() {
         let _ = others.send(());
     });
     drop(done);
-    assert!(answering.join().unwrap(), "the others were held up");
+    assert!(answering.join().unwrap(), "the other requests were blocked");
 }

@@ -70,7 +70,7 @@ async fn a_renamed_container_is_what_it_was() {
         let before = looks();
         engine.rename(&pod, pod_name);
         engine.rename(&main, main_name);
-        eventually("both were looked at", || looks() >= before + 2).await;
+        eventually("both were inspected", || looks() >= before + 2).await;
 
         let request = Request::new(ListPodSandboxRequest::default());
         let listed = node.service.list_pod_sandbox(request).await.unwrap();

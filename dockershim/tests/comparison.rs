@@ -27,7 +27,7 @@ async fn within_a_round(what: &str, condition: impl Fn() -> bool) {
         }
     };
     let in_time = timeout(A_ROUND, waiting).await;
-    assert!(in_time.is_ok(), "not so within {A_ROUND:?}: {what}");
+    assert!(in_time.is_ok(), "timeout after {A_ROUND:?}: {what}");
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn a_model_that_missed_events_is_right_after_a_round() {
         known.status.state() == ContainerState::ContainerExited
     })
     .await;
-    within_a_round("what nobody waits for is removed", || {
+    within_a_round("the abandoned container is removed", || {
         !engine.names().iter().any(|name| name.contains("late"))
     })
     .await;

@@ -334,7 +334,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         header::CONNECTION,
         header::TRANSFER_ENCODING,
         header::TRAILER,
-        // The body may be truncated, so its length is set anew.
+        // The body may be truncated, so its length is set again.
         header::CONTENT_LENGTH,
         HeaderName::from_static("keep-alive"),
         HeaderName::from_static("proxy-connection"),

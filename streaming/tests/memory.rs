@@ -1,10 +1,7 @@
 //! The memory of a session is freed when it ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(
-    unsafe_code,
-    reason = "an allocator is told what to do by unsafe functions"
-)]
+#![allow(unsafe_code, reason = "the functions of an allocator are unsafe")]
 
 mod support;
 

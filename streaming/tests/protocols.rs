@@ -423,7 +423,7 @@ async fn a_port_forward_stream_that_is_wrong_is_refused_alone() {
             "{kind} {port}"
         );
     }
-    // An incomplete pair times out, and the client is told.
+    // An incomplete pair times out, and the client gets an error.
     let lonely = connection.open(headers("error", "7")).await.unwrap();
     assert_eq!(
         timeout(SOON, text(lonely)).await.unwrap(),

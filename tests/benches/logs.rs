@@ -118,7 +118,7 @@ async fn followed(
     rate
 }
 
-/// The same output, logged as the shim has it logged, with nobody to follow it.
+/// The same output with the same log settings, but without a follower.
 async fn engine_alone(node: &Node, script: &str) -> Duration {
     let docker = node.docker().unwrap();
     let bounds = [

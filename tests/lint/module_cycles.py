@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fails on cycles between the modules of a crate.
 
-Modules that have the same parent must not use each other in circles, whether by themselves or by
-modules below them. A module and its parent may. Tests do not count. Sources are read as text:
-`use` declarations, and paths that begin with `crate`, `self` or `super`.
+Modules with the same parent must not form a cycle, neither directly nor through their descendants.
+Cycles between a module and its parent are allowed. Tests are ignored. Sources are scanned as text
+for `use` declarations and for paths that begin with `crate`, `self` or `super`.
 
 usage: module_cycles.py CRATE_DIRECTORY...
 """
@@ -12,8 +12,8 @@ import re
 import sys
 from collections import defaultdict
 
-# Cycles that are still to be broken: crate directory, parent module, its children. One that is
-# gone has to go from here, too.
+# Known cycles: crate directory, parent module, its children. The check fails if one no longer
+# exists.
 KNOWN = {
     ("dockershim", "network::cni", ("chain", "error", "leftover_plugins", "plugin")),
     ("kubelet/prober", "crate", ("manager", "worker")),
@@ -23,7 +23,7 @@ KNOWN = {
     ("tests", "fake_runtime", ("convert", "lag", "world")),
 }
 
-# What is no code: comments, strings, characters.
+# Text to skip: comments, strings, characters.
 TEXT = re.compile(
     r"//[^\n]*|/\*.*?\*/"
     r'|\bb?r(?P<hashes>#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"'
@@ -37,7 +37,7 @@ PATH = re.compile(r"\b((?:crate|self|super)(?:::\w+)+)")
 
 
 def without_tests(source):
-    """The source without items that only tests have."""
+    """The source without items that are compiled only for tests."""
     kept, at = [], 0
     for found in TEST.finditer(source):
         if found.start() < at:
@@ -76,7 +76,7 @@ def paths(tree, prefix=()):
 
 
 def modules(directory):
-    """The modules of a crate by path, with their sources."""
+    """The sources of a crate's modules, by module path."""
     root, found, tests = os.path.join(directory, "src"), {}, set()
     for folder, _, files in os.walk(root):
         for file in (file for file in files if file.endswith(".rs")):
@@ -96,7 +96,7 @@ def modules(directory):
 
 
 def uses(name, source):
-    """The paths that a module names, from the crate's root on."""
+    """The paths that a module refers to, relative to the crate's root."""
     declared = [path for tree in USE.findall(source) for path in paths(tree)]
     named = [tuple(path.split("::")) for path in PATH.findall(USE.sub("", source))]
     for path in declared + named:
@@ -157,9 +157,9 @@ def main():
     found = {cycle for directory in directories for cycle in crate_cycles(directory)}
     known = {cycle for cycle in KNOWN if cycle[0] in directories}
     for directory, parent, cycle in sorted(found - known):
-        print(f"{directory}: modules of {parent} use each other in a circle: {', '.join(cycle)}")
+        print(f"{directory}: modules of {parent} form a cycle: {', '.join(cycle)}")
     for directory, parent, cycle in sorted(known - found):
-        print(f"{directory}: take from KNOWN what is no circle any more: {parent}: {', '.join(cycle)}")
+        print(f"{directory}: remove from KNOWN, the cycle no longer exists: {parent}: {', '.join(cycle)}")
     print(f"module cycles: {len(directories)} crates, {len(known & found)} known cycles")
     sys.exit(found != known)
 

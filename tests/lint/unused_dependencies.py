@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Fails on dependencies that a crate declares and does not name.
+"""Fails on dependencies that a crate declares but does not name in its sources.
 
-A dependency of [dependencies] has to be named in `src` or `build.rs`, one of [dev-dependencies]
-anywhere in the crate, one of [build-dependencies] in `build.rs`. A dependency that no source names
-for a good reason is listed in UNNAMED.
+[dependencies] must be named in `src` or `build.rs`, [dev-dependencies] anywhere in the crate,
+[build-dependencies] in `build.rs`. UNNAMED lists exceptions.
 
 usage: unused_dependencies.py CRATE_DIRECTORY...
 """
@@ -12,7 +11,7 @@ import re
 import sys
 import tomllib
 
-# (crate directory, dependency): why no source names it.
+# (crate directory, dependency): reason for the exception.
 UNNAMED = {("proto", "tonic-prost"): "generated code uses it"}
 
 PLACES = {
@@ -23,7 +22,7 @@ PLACES = {
 
 
 def sources(directory: pathlib.Path, places: tuple[str, ...], targets: list[str]) -> str:
-    """The text of the crate's Rust files in some places, and of its targets elsewhere."""
+    """The text of the crate's Rust files in `places`, and of `targets` outside of them."""
     paths = [directory / place for place in (*places, *targets)]
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.rs"))]
     return "\n".join(file.read_text() for file in files)
@@ -47,7 +46,7 @@ def main() -> int:
                     print(f"{directory}/Cargo.toml: [{table}] {name} is not used")
                     count += 1
     for argument, name in UNNAMED.keys() - used:
-        print(f"unused_dependencies.py: take {argument} {name} from UNNAMED")
+        print(f"unused_dependencies.py: remove {argument} {name} from UNNAMED")
         count += 1
     print(f"unused dependencies: {count}")
     return 1 if count else 0

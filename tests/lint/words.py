@@ -1,21 +1,35 @@
-"""Fails on comments and strings in which the subject is hidden: "of which", "cannot be had".
+"""Fails on indirect phrases in comments and strings, such as "of which" or "cannot be had".
 
-Usage: words.py PATH...; each is a file or a directory with Rust or Markdown. What is quoted from
-upstream stays as it is and is listed in QUOTED.
+Usage: words.py PATH...; each path is a Rust or Markdown file, or a directory of such files. Quoted
+upstream texts are exceptions, listed in QUOTED.
 """
 
 import pathlib
 import re
 import sys
 
+# Regular expressions, in which a space matches any white space.
 PHRASES = (
-    "of which", "is none", "are none", "can be had", "cannot be had",
-    "is to be had", "are to be had", "what of", "whoever", "nothing of it", "nothing of them",
-    "nothing of that", "is nobody", "are nobody", "makes use of", "be told of",
+    "of which", "is none", "are none", "can be had", "cannot be had", "to be had", "what of",
+    "nothing of it", "nothing of them", "nothing of that", "says? nothing of", "makes use of",
+    # Actors without a name, but not the user `nobody`.
+    "whoever", "who(m|so)ever", "is nobody", "are nobody", "(any|every|no|some)body('s| [a-z]+)",
+    "(that|to) (any|every|no|some)body", "of them all",
+    # Passive voice.
+    "(is|are|was|were|been?) told", "told of", "tells? of", "(hears?|heard) (of|from)",
+    "looked at", "left alone", "(is|are) to (be|have)", "(is|are|was|were) given up", "(is|are) let",
+    "(holds?|held) up", "let go of", "takes? the place of",
+    # States and results without a subject.
+    "(is|are) not there", "is there already", "not so within", "of no use", "what there is",
+    "what (it|they) says?", "(comes?|becomes?) of", "as it were", "the news",
+    # Old words.
+    "in vain", "anew", "for ever", "for want of", "but for", "lest", "beforehand", "no hindrance",
+    "ever so", "trying on", "go(es)? on without", "of its own accord", "in its turn",
+    "has its turn", "(there|where)(of|in|upon)",
 )
 WORDS = re.compile(r"\b(" + "|".join(PHRASES).replace(" ", r"\s+") + r")\b", re.I)
 
-# Comments, strings and characters of Rust; everything else is code.
+# Comments, strings and characters in Rust; everything else is code.
 TEXT = re.compile(
     r"(?P<comment>//[^\n]*)"
     r"|(?P<string>\bb?c?r(?P<hashes>#*)\".*?\"(?P=hashes)|b?c?\"(?:\\.|[^\"\\])*\")"
@@ -23,20 +37,20 @@ TEXT = re.compile(
     re.S,
 )
 
-# Texts of upstream that its users know.
+# Upstream texts that users know.
 QUOTED: tuple[str, ...] = ()
 
 
 def prose(path: pathlib.Path) -> str:
-    """The file with blanks for all that is no comment and no string."""
+    """The file with everything blanked except comments and strings."""
     source = path.read_text()
     if path.suffix != ".rs":
         return source
     found, end = [], 0
     for match in TEXT.finditer(source):
         between, text = source[end : match.start()], match[0]
-        # A mark between the pieces, so that no phrase is put together from two of them; lines of
-        # one comment are one piece.
+        # Code between two pieces becomes marks, so that no phrase spans them. Consecutive comment
+        # lines are one piece.
         goes_on = match["comment"] and not between.strip()
         found.append(between if goes_on else re.sub(r"\S", "|", between))
         if match["comment"]:
@@ -59,7 +73,7 @@ def main() -> int:
     for path in [each for argument in sys.argv[1:] for each in files(argument)]:
         text = prose(path)
         for match in WORDS.finditer(text):
-            # "There is none", "each of which" and the DNS policy None are plain English.
+            # "There is none", "each of which" and the DNS policy None are allowed.
             before = text[: match.start()].rstrip()
             if before.endswith(("there", "There", "each", "one")) or match[0].endswith("None"):
                 continue

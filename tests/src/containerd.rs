@@ -98,7 +98,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   address = "{socket}"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
-  # Here, and on many machines like this, nobody may lower an oom_score_adj.
+  # This machine, like many others, does not permit lowering an oom_score_adj.
   restrict_oom_score_adj = true
   disable_apparmor = true
   disable_tcp_service = true

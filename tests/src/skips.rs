@@ -68,7 +68,7 @@ mod tests {
         ];
         let run = Command::new(SCRIPT).args(commands).output().unwrap();
         let told = String::from_utf8(run.stdout).unwrap();
-        let wanted = "first\nsecond\nthird\nchecks that were not made on this machine: 2\na\nb\n";
+        let wanted = "first\nsecond\nthird\nchecks skipped on this machine: 2\na\nb\n";
         assert_eq!((told.as_str(), run.status.code()), (wanted, Some(3)));
     }
 

@@ -170,7 +170,7 @@ async fn limits_that_somebody_set_are_in_the_status() {
     };
     let docker = node.docker().unwrap();
     docker.update_container(&container, update).await.unwrap();
-    node.await_until("the limits are told", SOON, limits_of)
+    node.await_until("the limits are reported", SOON, limits_of)
         .await
         .unwrap();
 }
@@ -211,7 +211,7 @@ async fn what_was_pruned_is_gone_and_does_not_hinder() {
     .await
     .unwrap();
     let checkpoint = node.path(&format!("shim/logs/{ended}.json"));
-    node.await_until("its log is let go of", SOON, async |_| {
+    node.await_until("its log is released", SOON, async |_| {
         Ok(!checkpoint.exists())
     })
     .await

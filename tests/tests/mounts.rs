@@ -213,7 +213,7 @@ async fn what_a_crash_of_the_engine_left_of_reading_an_image_is_removed() {
         .create_container(options.clone(), ours)
         .await
         .unwrap();
-    // An image with this label gives it to anybody's container.
+    // An image with this label passes it to all its containers.
     let anybodys = docker.create_container(options, left(None)).await.unwrap();
     node.engine_mut().stop().unwrap();
     node.engine_mut().start_again().await.unwrap();

@@ -19,7 +19,7 @@ const FIRST_POLL: Duration = Duration::from_millis(10);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 /// How long a command may take to exit by itself after its client has disconnected.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long to look for a command that is to be killed, as the engine may be about to start it.
+/// How long to look for a command to kill, as the engine may be about to start it.
 const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a command exited.

@@ -24,7 +24,7 @@ use crate::{
     engine::{self, Cause, EngineError, NewExec},
 };
 
-/// How long a killed command may take to exit before the client is told about the timeout.
+/// How long a killed command may take to exit before the timeout is returned to the client.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a command in a container and waits for its exit, for at most `timeout` seconds; 0 means no

@@ -1,5 +1,5 @@
 //! A process's output from the engine. The engine may never close the stream: it keeps the
-//! connection of a command open for ever if the container exited while the command was being
+//! connection of a command open forever if the container exited while the command was being
 //! started (20.10 does).
 
 use std::{

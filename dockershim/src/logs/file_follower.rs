@@ -167,7 +167,7 @@ impl FileFollower {
                 tracing::warn!(
                     container_id = id,
                     %error,
-                    "cannot save the beginning of the log; after a crash, lines are told apart by \
+                    "cannot save the beginning of the log; after a crash, lines are matched by \
                      timestamp"
                 );
             }

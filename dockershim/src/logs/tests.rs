@@ -63,7 +63,7 @@ impl World {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("not so within 10 s: {what}");
+        panic!("timeout after 10 s: {what}");
     }
 }
 

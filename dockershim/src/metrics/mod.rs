@@ -47,7 +47,7 @@ impl Metrics {
     /// Creates empty metrics.
     #[expect(
         clippy::new_without_default,
-        reason = "a registry that somebody serves is no default value"
+        reason = "a registry that is served is not a default value"
     )]
     pub fn new() -> Self {
         let metrics = Self {

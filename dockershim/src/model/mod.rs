@@ -194,7 +194,7 @@ impl Model {
         log_change(&current, id, record.as_ref());
         next.set(id, record);
         let next = Arc::new(next);
-        // Stored before listeners are told, so that they see the change in the snapshot.
+        // Stored before listeners are notified, so that they see the change in the snapshot.
         self.current.store(Arc::clone(&next));
         // Containers found by the first sync are not new, so they cause no events.
         if self.synced() {

@@ -339,7 +339,7 @@ impl ModelSync {
     }
 
     /// Removes sandboxes that the engine failed to remove, and those created after their request
-    /// was given up: requests from before a crash of the engine or the shim may take effect after
+    /// was abandoned: requests from before a crash of the engine or the shim may take effect after
     /// it.
     async fn remove_left_overs(&self) {
         self.remove_never_started().await;

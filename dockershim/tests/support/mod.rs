@@ -264,7 +264,7 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("not so within 5 s: {what}");
+    panic!("timeout after 5 s: {what}");
 }
 
 impl State {

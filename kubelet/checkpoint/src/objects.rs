@@ -92,7 +92,7 @@ impl CheckpointedObjects {
         }
     }
 
-    /// Whether kept objects take the place of the server's: it has not sent this node's pods, or it is
+    /// Whether kept objects replace the server's: it has not sent this node's pods, or it is
     /// unreachable.
     fn is_alone(&self) -> bool {
         !self.checkpoint.has_pod_list() || (self.is_away)()

@@ -300,7 +300,7 @@ impl CheckpointState {
     }
 }
 
-/// The pod with the news of `known` that its own status lacks; `None` if there are none.
+/// The pod with the changes of `known` that its own status lacks; `None` if there are none.
 fn with_progress(pod: &Pod, known: &PodStatus) -> Option<Arc<Pod>> {
     let none = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&none);

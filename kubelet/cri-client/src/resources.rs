@@ -28,7 +28,7 @@ impl CriClient {
             .map(drop)
     }
 
-    /// Says what the containers of a sandbox are to have together from now on.
+    /// Sends the total resources of a sandbox's containers to the runtime.
     ///
     /// # Errors
     /// The call failed; a runtime need not serve it.

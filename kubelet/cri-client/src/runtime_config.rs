@@ -1,12 +1,11 @@
-//! What the runtime is told of the node.
+//! The node configuration that the kubelet sends to the runtime.
 
 use cri_proto::runtime::v1::{NetworkConfig, RuntimeConfig, UpdateRuntimeConfigRequest};
 
 use super::{CriClient, CriError};
 
 impl CriClient {
-    /// Tells the runtime from which networks (CIDRs, separated by commas) pods'
-    /// addresses are.
+    /// Sends the networks of the pods' addresses (CIDRs, separated by commas) to the runtime.
     ///
     /// # Errors
     /// The runtime's.

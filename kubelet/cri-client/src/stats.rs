@@ -111,7 +111,7 @@ fn of_containers(stats: Vec<ContainerStats>) -> Vec<PodSandboxStats> {
                 major_page_faults: sum(a.major_page_faults, b.major_page_faults),
                 ..MemoryUsage::default()
             }),
-            // What a container may still take says nothing of the pod.
+            // The available memory of a container does not apply to the pod.
             (a, b) => a.or(*b).map(|usage| MemoryUsage {
                 available_bytes: None,
                 ..usage

@@ -46,7 +46,7 @@ impl CriClient {
     }
 
     /// Writes a checkpoint of a running container to the request's location. Its timeout
-    /// (seconds) takes the place of the usual deadline, unless that is zero.
+    /// (seconds) replaces the usual deadline, unless it is zero.
     ///
     /// # Errors
     /// The call failed.

@@ -54,8 +54,7 @@ impl SeLinux {
 
     /// Label of the files of a container's process with these options: the policy's, of the
     /// user and the level of the options. `None` when the options name no level, or the
-    /// policy has no label: the runtime chooses a level of its own then, which nobody knows
-    /// before.
+    /// policy has no label: the runtime then chooses a level, which is unknown before.
     pub fn file_label(&self, options: &SELinuxOptions) -> Option<String> {
         let level = options.level.as_deref().filter(|level| !level.is_empty())?;
         let Label { user, kind } = self.file_label.as_ref()?;

@@ -94,7 +94,7 @@ async fn a_plugin_is_registered_while_its_socket_is_there() {
     assert_eq!(told.len(), 1);
     assert!(told[0].plugin_registered && told[0].error.is_empty());
 
-    // Another one in its place, though nobody looked in between.
+    // Replaced by another one between two scans.
     drop(serving);
     let serving = rig.serve(&driver, SOCKET);
     settle().await;

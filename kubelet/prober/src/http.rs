@@ -47,7 +47,7 @@ pub enum HttpError {
     /// It was asked over TLS, and answered without.
     #[error("Get \"{0}\": http: server gave HTTP response to HTTPS client")]
     PlainHttp(Url),
-    /// Nobody listens, the connection broke, it took too long.
+    /// No process listens, the connection broke, or the request timed out.
     #[error("Get \"{url}\": {reason}")]
     NoAnswer {
         /// What was asked for.

@@ -237,7 +237,7 @@ impl Shared {
         let changed = self.results.set(container_id, key.kind, result);
         let matters = key.kind != ProbeType::Liveness || result == ProbeResult::Failure;
         if changed && matters {
-            // Fails only during shutdown, when nobody receives.
+            // Fails only during shutdown, when there is no receiver.
             let _ = self.changes.send(key.uid.clone()).await;
         }
         changed

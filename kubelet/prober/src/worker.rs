@@ -115,8 +115,8 @@ impl Worker {
         match self.shared.results.get(id, ProbeType::Startup) {
             Some(result) => result == ProbeResult::Success,
             None if self.probed.container.startup_probe.is_none() => true,
-            // An earlier kubelet saw it start, or its pod ends and nobody asks any more;
-            // else it was not probed yet.
+            // An earlier kubelet saw it start, or its pod is terminating and the result is unused;
+            // otherwise it was not probed yet.
             None => {
                 let startup = Key {
                     kind: ProbeType::Startup,
@@ -252,7 +252,7 @@ impl Worker {
                 (ProbeResult::Failure, output)
             }
             Err(error) => {
-                // It says nothing of the container.
+                // The error is unrelated to the state of the container.
                 debug!(
                     container = self.key.container, container_id = id,
                     probe = %self.key.kind, %error, "cannot probe"
@@ -284,7 +284,7 @@ impl Worker {
         self.set(id, result, &output).await;
         let restarts = self.key.kind == ProbeType::Liveness && result == ProbeResult::Failure;
         if restarts || self.key.kind == ProbeType::Startup {
-            // What is being stopped is left alone, and what has started has.
+            // The container is being stopped, or has started: no further probes.
             self.on_hold = true;
             self.run = 0;
         }

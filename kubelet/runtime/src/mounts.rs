@@ -95,7 +95,7 @@ pub struct MountParts {
     pub hosts_file: Option<PathBuf>,
     /// The termination message file on the node; `None` if it is not mounted.
     pub termination_message: Option<PathBuf>,
-    /// The file work of the sync. Once it is given up, no sub-path is bound any more.
+    /// The file work of the sync. Once it is abandoned, no more sub-paths are bound.
     pub file_work: FileWork,
     /// SELinux, if the node supports it.
     pub selinux: Option<SeLinux>,

@@ -418,7 +418,7 @@ impl<'a> Relisting<'a> {
         let (record, status) = match result {
             Ok(read) => read,
             Err(ReadError::List(error)) => {
-                // As after a failed complete list, nobody is notified: it is retried.
+                // As after a failed complete list, no one is notified: it is retried.
                 debug!(pod_uid = %uid, %error, "cannot list the sandboxes and containers of a pod");
                 self.unread.insert(uid.clone());
                 self.pending.insert(uid, Instant::now() + RELIST_PERIOD);

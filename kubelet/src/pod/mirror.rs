@@ -76,11 +76,11 @@ impl Name {
 enum MirrorChange {
     /// The static pod of this UID needs a mirror pod.
     Create(PodUid),
-    /// The mirror pod of this UID is to be deleted.
+    /// The mirror pod of this UID must be deleted.
     Delete(PodUid),
 }
 
-/// Whether a watch event is to be expected.
+/// Whether to expect a watch event.
 enum RequestOutcome {
     /// The API server performed the request.
     Sent,

@@ -26,7 +26,7 @@ pub(super) struct Mailbox {
     pub(super) pod: Option<Arc<Pod>>,
     /// Counts the requests for a sync.
     pub(super) revision: u64,
-    /// Set once the pod is to be killed.
+    /// Set once the pod must be killed.
     pub(super) kill: Option<Kill>,
     /// The pod came back while it was terminating, and runs again afterwards.
     restart: Option<Arc<Pod>>,
@@ -109,7 +109,7 @@ impl Mailbox {
         }
     }
 
-    /// Whether everything of the pod is to be removed.
+    /// Whether to remove everything of the pod.
     pub(super) fn is_deleted(&self) -> bool {
         self.kill.as_ref().is_some_and(|kill| kill.deleted)
     }

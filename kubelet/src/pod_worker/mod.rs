@@ -59,7 +59,7 @@ pub struct SyncOutcome {
     pub terminal: bool,
     /// The sync changed something in the runtime.
     pub changed: bool,
-    /// Something failed and is to be retried.
+    /// Something failed and must be retried.
     pub failed: bool,
     /// The rest of a back-off.
     pub retry_after: Option<Duration>,

@@ -54,7 +54,7 @@ const RETRY: RetryDelay = RetryDelay::new(RETRY_BASE, RETRY_MAX);
 enum Woken {
     /// The pod may proceed.
     Go,
-    /// The pod is to be killed.
+    /// The pod must be killed.
     Killed,
 }
 

@@ -183,7 +183,7 @@ async fn growth_is_measured_against_what_the_node_has_for_pods() {
     assert!(told[1].1.contains(message), "{}", told[1].1);
 
     kubelet.update(sized("a", 600)).await;
-    until("what there is", 5 * SECOND, || has(&node, "a") == 600).await;
+    until("the resize", 5 * SECOND, || has(&node, "a") == 600).await;
     until("its end", 5 * SECOND, || pending(&kubelet, "a").is_none()).await;
 }
 

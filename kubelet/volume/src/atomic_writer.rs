@@ -34,8 +34,8 @@ pub struct FileProjection {
 pub type Payload = BTreeMap<String, FileProjection>;
 
 /// Makes a volume contain exactly these files. Unchanged contents are not written again. `finish`
-/// is called when everything is written but nothing is visible yet. Until then nobody else has
-/// access to the files; each gets its owner and mode before its contents. Blocks.
+/// is called when everything is written but nothing is visible yet. Until then only this process
+/// has access to the files; each gets its owner and mode before its contents. Blocks.
 ///
 /// # Errors
 /// A path leads out of the volume, or a file system operation fails.

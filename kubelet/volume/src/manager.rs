@@ -130,7 +130,7 @@ impl VolumeManager {
         Err(error)
     }
 
-    /// The request for the plugin of the volume, and whether a mounted volume is to be refreshed.
+    /// The request for the plugin of the volume, and whether to refresh a mounted volume.
     async fn request(
         &self,
         pod: &Arc<Pod>,

@@ -66,7 +66,7 @@ struct OwnershipChange {
 
 impl OwnershipChange {
     /// Changes each directory after its contents: a directory that is right implies that everything
-    /// below it is. Other mounts inside the volume are left alone.
+    /// below it is. Other mounts inside the volume are skipped.
     fn everything(&mut self, dir: &Path) -> io::Result<()> {
         let root = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         if !kind(&rustix::fs::fstat(&root)?).is_dir() {

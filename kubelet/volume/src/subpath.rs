@@ -37,7 +37,7 @@ pub struct SubPath<'a> {
     pub volume_path: &'a Path,
     /// Path relative to the volume.
     pub sub_path: &'a str,
-    /// The work that the subpath is mounted for; nothing is mounted once it is given up.
+    /// The work that the subpath is mounted for; nothing is mounted once it is abandoned.
     pub file_work: &'a FileWork,
 }
 

@@ -72,7 +72,7 @@ impl Scripted {
             ["hang"] => {
                 gone.cancelled().await;
                 self.abandoned.fetch_add(1, Ordering::SeqCst);
-                Err("nobody is there any more".into())
+                Err("the client is gone".into())
             }
             ["panic"] => panic!("on purpose"),
             other => Err(format!("{other:?}: no such file").into()),

@@ -1,5 +1,5 @@
-//! Any labels, and any JSON, as what the engine says of a container: nobody's word but the
-//! shim's makes settings of it.
+//! Any labels, and any JSON, as the engine's inspect response for a container: only labels that
+//! the shim has set become settings.
 #![no_main]
 
 use std::collections::HashMap;

@@ -1,6 +1,5 @@
-//! Any bytes as the engine's log of a container: what comes of them is CRI's format, a log
-//! cut between two lines gives the same, and the fast reader of lines takes none for
-//! another than JSON says.
+//! Any bytes as the engine's log of a container: the result has CRI's format, a log cut between
+//! two lines gives the same result, and the fast reader of lines agrees with the JSON parser.
 #![no_main]
 
 use dockershim::logs::to_cri;

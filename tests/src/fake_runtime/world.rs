@@ -153,7 +153,7 @@ impl World {
             .any(|s| s.config.metadata.as_ref() == Some(&metadata))
         {
             return Err(Status::already_exists(format!(
-                "sandbox {}_{}_{}_{} is there already",
+                "sandbox {}_{}_{}_{} already exists",
                 metadata.name, metadata.namespace, metadata.uid, metadata.attempt
             )));
         }
@@ -267,7 +267,7 @@ impl World {
             .any(|c| c.sandbox_id == in_sandbox && c.config.metadata.as_ref() == Some(&metadata))
         {
             return Err(Status::already_exists(format!(
-                "container {} (attempt {}) is there already in sandbox {in_sandbox}",
+                "container {} (attempt {}) already exists in sandbox {in_sandbox}",
                 metadata.name, metadata.attempt
             )));
         }

@@ -15,7 +15,7 @@ async fn run_table(cluster: Cluster) {
     if cluster.control_plane.has_metrics() {
         rows.push(reading::usage());
     } else {
-        let reason = "metrics.k8s.io is of a metrics server, which is not there";
+        let reason = "metrics.k8s.io needs a metrics server, which is missing";
         skips::skip("kubectl top by Kubernetes' own servers", reason);
     }
     row::run(&cluster, rows).await;

@@ -127,7 +127,7 @@ impl Cluster {
             }
         };
         let begun = tokio::time::timeout(SOON, begun).await;
-        begun.unwrap_or_else(|_| panic!("nobody deletes {name}"));
+        begun.unwrap_or_else(|_| panic!("{name} is not deleted"));
     }
 
     /// Removes a pod, as the kubelet does once its containers have terminated.

@@ -89,7 +89,7 @@ containers:
         .phase("Succeeded"),
         row(
             "readiness-gate",
-            "a readiness gate that nobody opened: containers ready, the pod not",
+            "a closed readiness gate: containers ready, the pod not",
             "readinessGates: [{conditionType: example.org/open}]
 containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
         )
@@ -98,7 +98,7 @@ containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
         .condition_of("Ready", "/reason", "ReadinessGatesNotReady"),
         row(
             "cannot-start",
-            "a command that is not there: terminated with the runtime's reason",
+            "a missing command: terminated with the runtime's reason",
             "restartPolicy: Never
 containers: [{name: c, image: IMAGE, command: [/nonexistent]}]",
         )
@@ -152,7 +152,7 @@ volumes: [{name: s, emptyDir: {}}]",
         .container("c", "/restartCount", at_least(1)),
         row(
             "killed",
-            "a container that somebody stops is started again, in the same sandbox",
+            "a container stopped by hand is started again, in the same sandbox",
             "containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
         )
         .phase("Running")
@@ -163,7 +163,7 @@ volumes: [{name: s, emptyDir: {}}]",
         .container("c", "/ready", true),
         row(
             "sandbox-stopped",
-            "a pod whose sandbox somebody stops gets another one",
+            "a pod gets another sandbox after its own was stopped by hand",
             "containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
         )
         .phase("Running")
@@ -311,7 +311,7 @@ containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
         .stays(2),
         row(
             "generation",
-            "what is not asked for is not there",
+            "fields without a request are absent",
             "containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
         )
         .phase("Running")

@@ -28,7 +28,7 @@ fn liveness() -> Vec<Row> {
         .phase("Running"),
         row(
             "liveness-ok",
-            "a container that is live is left alone",
+            "a live container keeps running",
             "containers:
 - name: c
   image: IMAGE
@@ -52,7 +52,7 @@ fn liveness() -> Vec<Row> {
         .container("c", "/restartCount", at_least(1)),
         row(
             "liveness-tcp",
-            "a liveness port that nobody listens on restarts the container",
+            "a closed liveness port restarts the container",
             "containers:
 - name: c
   image: IMAGE
@@ -62,7 +62,7 @@ fn liveness() -> Vec<Row> {
         .container("c", "/restartCount", at_least(1)),
         row(
             "liveness-grpc",
-            "a gRPC liveness check that nobody answers restarts the container",
+            "a gRPC liveness check without a response restarts the container",
             "containers:
 - name: c
   image: IMAGE

@@ -229,7 +229,7 @@ impl<'a> PodUnderTest<'a> {
                 if Instant::now() > deadline && self.is_kill_lost(name, &reason).await? {
                     skips::skip(
                         &format!("{}, containerd", self.name),
-                        "this containerd lost the news of the kill",
+                        "this containerd lost the event of the kill",
                     );
                     return Ok(());
                 }

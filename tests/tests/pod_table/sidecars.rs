@@ -21,7 +21,7 @@ volumes: [{name: v, emptyDir: {}}]",
         .container("s", "/state/terminated/exitCode", 137),
         row(
             "sidecar-startup",
-            "a sidecar's startup probe holds up what comes after it",
+            "a sidecar's startup probe delays the containers after it",
             "restartPolicy: Never
 initContainers:
 - name: s

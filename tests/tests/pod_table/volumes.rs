@@ -81,7 +81,7 @@ volumes: [{name: d, hostPath: {path: DIR/d, type: DirectoryOrCreate}}, {name: f,
         .log("c", "both\n"),
         row(
             "host-path-missing",
-            "a host path that is not there keeps the pod waiting until it is",
+            "a missing host path keeps the pod waiting until it exists",
             "restartPolicy: Never
 containers: [{name: c, image: IMAGE, command: [cat, /f], volumeMounts: [{name: f, mountPath: /f}]}]
 volumes: [{name: f, hostPath: {path: DIR/f, type: File}}]",
@@ -203,7 +203,7 @@ volumes: [{name: v, hostPath: {path: DIR}}]",
         }),
         row(
             "sub-path-unknown",
-            "subPathExpr with a variable that is not there",
+            "subPathExpr with a missing variable",
             "containers:
 - name: c
   image: IMAGE

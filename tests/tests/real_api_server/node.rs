@@ -32,7 +32,7 @@ fn ready(status: &str, reason: &str) -> Value {
 }
 
 async fn register(on: &mut Side) -> Result<Value> {
-    on.ask("a node that is not there", As::Node, Method::GET, NODE)
+    on.ask("a missing node", As::Node, Method::GET, NODE)
         .await?;
     let node = json!({
         "apiVersion": "v1", "kind": "Node",
@@ -122,7 +122,7 @@ async fn await_quiet(on: &Side) -> Result<()> {
 }
 
 async fn lease(on: &mut Side, node: &Value) -> Result<()> {
-    on.ask("a lease that is not there", As::Node, Method::GET, LEASE)
+    on.ask("a missing lease", As::Node, Method::GET, LEASE)
         .await?;
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -148,7 +148,7 @@ async fn lease(on: &mut Side, node: &Value) -> Result<()> {
 
 async fn csi_node(on: &mut Side, node: &Value) -> Result<()> {
     let path = format!("{CSI_NODES}/n1");
-    on.ask("a CSINode that is not there", As::Node, Method::GET, &path)
+    on.ask("a missing CSINode", As::Node, Method::GET, &path)
         .await?;
     let object = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",

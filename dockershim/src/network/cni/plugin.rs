@@ -367,7 +367,7 @@ mod tests {
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            panic!("not so within 5 s: {what}");
+            panic!("timeout after 5 s: {what}");
         };
         let number = || fs::read_to_string(dir.path().join("pid")).unwrap_or_default();
         eventually("it runs", &|| !number().is_empty()).await;

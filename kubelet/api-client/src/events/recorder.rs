@@ -212,6 +212,6 @@ mod tests {
             names.insert(name);
         }
         assert_eq!(names.len(), QUEUED, "each has a name of its own");
-        EventRecorder::default().normal(Subject::Node, "Starting", "to nobody");
+        EventRecorder::default().normal(Subject::Node, "Starting", "no receiver");
     }
 }

@@ -370,7 +370,7 @@ async fn a_server_without_tls_is_told_from_a_broken_one() {
 }
 
 impl Peer {
-    /// A server that says the same to everybody, whatever it is told.
+    /// A server that sends the same response to every request.
     async fn greeting(words: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -125,7 +125,7 @@ impl Bench {
         self.results.get(&self.id, kind)
     }
 
-    /// How often the pod was to be looked at since this was last asked.
+    /// The number of requested pod syncs since the last call.
     fn changes(&mut self) -> usize {
         std::iter::from_fn(|| self.changes.try_recv().ok()).count()
     }
@@ -265,7 +265,7 @@ async fn the_others_wait_for_the_startup_probe() {
     sleep(PERIOD).await;
     assert_eq!(bench.result(ProbeType::Liveness), Some(Failure));
     assert_eq!(bench.probed(), probed.max(4));
-    // The readiness probe's turn comes much later, but for the asking.
+    // Without the prompt, the readiness probe would run much later.
     bench.exits(&[0]);
     bench.manager.prompt_readiness(&PodUid::from("u"));
     sleep(SECOND).await;

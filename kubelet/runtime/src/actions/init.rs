@@ -38,7 +38,7 @@ pub(super) fn actions(
     if init.is_empty() {
         return true;
     }
-    // Runs in earlier sandboxes do not count: the pod is initialised anew in each sandbox.
+    // Runs in earlier sandboxes do not count: the pod is initialised again in each sandbox.
     let active = |name: &str| {
         status
             .container(name)

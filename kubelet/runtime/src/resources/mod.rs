@@ -157,7 +157,7 @@ fn linux_resources(cpu: Cpu, memory_limit: i64, rules: Rules<'_>) -> LinuxContai
         linux.cpu_quota = quota(cpu.limit, linux.cpu_period);
     }
     if rules.machine.cgroup_v2 && rules.options.single_process_oom_kill != Some(true) {
-        // The OOM killer kills the whole container, because a partly killed one is of no use.
+        // The OOM killer kills the whole container, because a partly killed one is useless.
         let group = ("memory.oom.group".to_owned(), "1".to_owned());
         linux.unified.extend([group]);
     }

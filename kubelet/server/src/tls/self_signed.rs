@@ -158,6 +158,6 @@ mod tests {
         assert_eq!(fs::read(&certificate).unwrap(), made, "kept");
         fs::remove_file(&key).unwrap();
         ensure(&pki, "node-1").unwrap();
-        assert_ne!(fs::read(&certificate).unwrap(), made, "made anew");
+        assert_ne!(fs::read(&certificate).unwrap(), made, "created again");
     }
 }

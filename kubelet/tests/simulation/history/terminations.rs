@@ -158,7 +158,7 @@ fn out_of_turn(history: &History<'_>, life: &ContainerHistory) -> Option<String>
         let is_early = at < began + grace;
         (serves && runs_on && is_early && other.sandbox_id == life.sandbox_id).then(|| {
             format!(
-                "{} was told to end at {at:?}, before {} had ended",
+                "{} was signalled at {at:?}, before {} had ended",
                 life.name, other.name
             )
         })

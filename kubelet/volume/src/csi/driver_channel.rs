@@ -1,6 +1,6 @@
 //! The connection to a driver. It distinguishes statuses that the driver sent from those generated
-//! on the kubelet's side: when a connection breaks, the call ends with a status that nobody sent,
-//! and its code may be any.
+//! on the kubelet's side: when a connection breaks, the call ends with a status that the
+//! driver did not send, with any code.
 
 use std::{
     sync::{

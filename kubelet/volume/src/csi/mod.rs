@@ -3,7 +3,7 @@
 //! A persistent volume is staged once on the node, if its driver supports that, and published for
 //! each of its pods; what happens in between is up to the driver. `vol_data.json` records what is
 //! needed to undo a call before the call is made, and its success afterwards: after a restart of
-//! the kubelet, a volume that is ready is left alone, whether or not its driver has registered yet.
+//! the kubelet, a ready volume is kept as it is, whether or not its driver has registered yet.
 
 mod block;
 mod client;

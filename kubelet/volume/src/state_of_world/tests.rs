@@ -104,7 +104,7 @@ async fn pods_that_share_a_device_are_set_up_one_after_the_other() {
         assert_eq!(kinds(&jobs), [expected]);
         world.end(&jobs[0], Ok(Some(Mounted::Image)));
     }
-    // A failed set-up does not hold up the others.
+    // A failed set-up does not delay the others.
     for uid in ["a", "b"] {
         want(&mut world, uid, true);
     }

@@ -130,7 +130,7 @@ impl End {
             self.carried(&batch);
             said.extend(batch);
         }
-        panic!("there is no end of what it says");
+        panic!("the output does not end");
     }
 }
 

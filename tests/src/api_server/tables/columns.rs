@@ -155,7 +155,7 @@ pub(super) fn of(kind: &str) -> &'static [Column] {
                     NAME,
                     column("Capacity", "Its size."),
                     column("Access Modes", "How it can be mounted."),
-                    column("Reclaim Policy", "What becomes of it after its claim."),
+                    column("Reclaim Policy", "What happens to it after its claim."),
                     column("Status", "The volume's phase."),
                     column("Claim", "Whose it is."),
                     column("StorageClass", "Its storage class."),
@@ -188,7 +188,7 @@ pub(super) fn of(kind: &str) -> &'static [Column] {
                 &[
                     NAME,
                     truth("AttachRequired", "Whether volumes must be attached."),
-                    truth("PodInfoOnMount", "Whether it is told of pods."),
+                    truth("PodInfoOnMount", "Whether it gets information about pods."),
                     truth("StorageCapacity", "Whether it reports capacity."),
                     column("TokenRequests", "Audiences of tokens that it gets."),
                     truth("RequiresRepublish", "Whether it is called again and again."),

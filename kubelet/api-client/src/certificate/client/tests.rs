@@ -323,7 +323,7 @@ async fn an_expired_certificate_does_not_keep_what_was_kept_from_starting() {
         state,
         CertificateState::Present { pair: Some(_), .. }
     ));
-    assert!(!options.cert_dir.exists(), "nobody needs another one of it");
+    assert!(!options.cert_dir.exists(), "no certificate is requested");
     options.rotate_certificates = false;
     open(&options).unwrap();
     // A broken kubeconfig is an error in any case.
