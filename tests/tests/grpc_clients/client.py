@@ -48,3 +48,6 @@ with grpc.insecure_channel(target, options) as channel:
         answers = list(pool.map(lambda _: call(channel, "Version"), range(200)))
     print("at once", answers.count("docker"))
     events.cancel()
+    # The interpreter freezes the stream's thread when it exits, perhaps while that has the lock that
+    # the stream's destructor takes.
+    del events
