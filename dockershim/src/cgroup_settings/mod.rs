@@ -1,8 +1,8 @@
-//! Cgroup settings that the engine has no parameter for ([`unified`]).
+//! Cgroup settings that the engine has no parameter for (`unified`).
 //!
 //! They can be written only once the container is running. Settings that failed to be written, that
 //! the shim did not write before a crash, or that were lost with the cgroup when a user restarted
-//! the container are written in the next round of [`crate::model::sync`].
+//! the container are written in the next round of [`crate::resync`].
 
 pub(crate) mod unified;
 

@@ -1,5 +1,6 @@
 //! Image mounts (`Mount.image`): done by the engine if its API supports them, else by
-//! [`ImageMounts`], which mounts the image's layers. A label stores what the engine does not.
+//! [`ImageMounts`](crate::images::ImageMounts), which mounts the image's layers. A label stores what
+//! the engine does not.
 
 use std::{
     path::{Component, Path},

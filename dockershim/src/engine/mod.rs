@@ -2,7 +2,7 @@
 //! kind, and an error that names the operation and the object.
 //!
 //! The engine may be unavailable at startup or at any later time. Calls then fail immediately;
-//! [`model::sync`](crate::model::sync) reconnects.
+//! [`resync`](crate::resync) reconnects.
 
 mod checkpoints;
 mod containers;

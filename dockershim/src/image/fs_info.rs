@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// The usage of images and of containers' writable layers on the engine's file system.
 ///
-/// The images' bytes are the size of their layers ([`super::LayersSize`]). Until the layers have
+/// The images' bytes are the size of their layers ([`crate::images::LayersSize`]). Until the layers have
 /// been counted, and if they cannot be counted, it is the sum over the images in the cache, which
 /// counts a shared layer once per image. The images' inodes are all inodes in use on the file
 /// system. The writable layers' usage is as last measured ([`crate::stats::writable_layer`]).

@@ -44,7 +44,7 @@ pub struct SecurityInputs<'a> {
 }
 
 /// Sets a container's security context in the engine's create request, except for its user, which
-/// is handled by [`Identity`](super::Identity).
+/// is handled by [`Identity`](crate::labels::user::Identity).
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported`, naming the field.
