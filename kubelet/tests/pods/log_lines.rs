@@ -25,10 +25,11 @@ impl Write for Log {
 }
 
 impl Log {
-    fn line(&self, message: &str) -> Option<String> {
+    /// The lines with this message.
+    fn lines(&self, message: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        let line = text.lines().find(|line| line.contains(message));
-        line.map(str::to_owned)
+        let lines = text.lines().filter(|line| line.contains(message));
+        lines.map(str::to_owned).collect()
     }
 }
 
@@ -49,17 +50,19 @@ async fn each_line_about_a_pod_names_it() {
         {"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}
     ]});
     kubelet.add(pod("bad", "u2", absent)).await;
-    for (message, name, uid) in [
-        ("started sandbox", "web", "u1"),
-        ("started container", "web", "u1"),
-        ("probe result", "web", "u1"),
-        ("cannot start container", "bad", "u2"),
+    let web = "pod{pod=\"web_default\" pod_uid=u1}";
+    let bad = "pod{pod=\"bad_default\" pod_uid=u2}";
+    for (message, span) in [
+        ("started sandbox", web),
+        ("started container", web),
+        ("probe result", web),
+        ("started sandbox", bad),
+        ("cannot start container", bad),
     ] {
-        let names_it = || {
-            let line = log.line(message)?;
-            (line.contains(name) && line.contains(uid)).then_some(line)
-        };
-        until(message, 60 * SECOND, || log.line(message).is_some()).await;
-        assert!(names_it().is_some(), "{:?}", log.line(message));
+        let is_told = || log.lines(message).iter().any(|line| line.contains(span));
+        until(message, 60 * SECOND, is_told).await;
+        for line in log.lines(message) {
+            assert!(line.contains(web) || line.contains(bad), "{line}");
+        }
     }
 }

@@ -52,14 +52,15 @@ fn nothing_given_is_upstreams_defaults() {
 #[test]
 fn nothing_given_is_the_default_of_each_part() {
     let settings = Settings::load(&flags(&[])).unwrap();
+    // Eviction thresholds have a default in the configuration, and none by themselves.
+    let capacity = CapacityOptions {
+        reservation: settings.options.capacity.reservation.clone(),
+        ..CapacityOptions::default()
+    };
     let expected = KubeletOptions {
         // The machine's own.
         node: settings.options.node.clone(),
-        capacity: CapacityOptions {
-            // The defaults of eviction thresholds, which belong to the configuration file.
-            reservation: settings.options.capacity.reservation.clone(),
-            ..CapacityOptions::default()
-        },
+        capacity: capacity.clone(),
         ..KubeletOptions::default()
     };
     assert_eq!(format!("{:#?}", settings.options), format!("{expected:#?}"));
@@ -68,9 +69,13 @@ fn nothing_given_is_the_default_of_each_part() {
     assert_eq!(settings.options.node.pod_logs_dir, node.pod_logs_dir);
 
     let member = Settings::load(&flags(&["--kubeconfig=/nowhere"])).unwrap();
+    let expected = NodeOptions {
+        capacity,
+        ..NodeOptions::default()
+    };
     assert_eq!(
         format!("{:#?}", member.cluster.unwrap().node),
-        format!("{:#?}", NodeOptions::default())
+        format!("{expected:#?}")
     );
 }
 
