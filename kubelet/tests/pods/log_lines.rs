@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::node::{Node, SECOND, pod, until};
+use crate::node::{IMAGE, Node, SECOND, pod, until};
 
 /// What the kubelet has logged.
 #[derive(Clone, Default)]
@@ -44,7 +44,7 @@ async fn each_line_about_a_pod_names_it() {
     let node = Node::new();
     let kubelet = node.start();
     let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
-    let spec = json!({"containers": [{"name": "c", "image": "busybox", "readinessProbe": probe}]});
+    let spec = json!({"containers": [{"name": "c", "image": IMAGE, "readinessProbe": probe}]});
     kubelet.add(pod("web", "u1", spec)).await;
     let absent = json!({"containers": [
         {"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}
