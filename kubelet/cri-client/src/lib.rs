@@ -6,6 +6,7 @@
 mod deadline;
 mod error;
 mod exec_output;
+mod images;
 pub mod labels;
 mod metrics;
 mod options;
@@ -20,14 +21,13 @@ mod streaming;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{
-    AuthConfig, Container, ContainerConfig, ContainerEventResponse, ContainerFilter,
-    ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
-    ExecSyncResponse, GetEventsRequest, Image, ImageSpec, ImageStatusRequest,
-    ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
-    PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
-    RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
-    RunPodSandboxRequest, StartContainerRequest, StatusRequest, StatusResponse,
-    StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
+    Container, ContainerConfig, ContainerEventResponse, ContainerFilter, ContainerStatus,
+    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ExecSyncResponse,
+    GetEventsRequest, ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
+    PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest, RemoveContainerRequest,
+    RemovePodSandboxRequest, ReopenContainerLogRequest, RunPodSandboxRequest,
+    StartContainerRequest, StatusRequest, StatusResponse, StopContainerRequest,
+    StopPodSandboxRequest, VersionRequest, VersionResponse,
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use kubelet_pod_spec::identity::PodUid;
@@ -411,55 +411,6 @@ impl CriClient {
             self.timeout.saturating_add(limit)
         };
         self.within(deadline, "ExecSync", id, call).await
-    }
-
-    /// The image with this name; `None` if the runtime does not have it.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
-        let name = image.image.clone();
-        let mut client = self.image.clone();
-        let call = client.image_status(ImageStatusRequest {
-            image: Some(image),
-            verbose: false,
-        });
-        Ok(self.call("ImageStatus", &name, call).await?.image)
-    }
-
-    /// All images of the runtime.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn list_images(&self) -> Result<Vec<Image>, CriError> {
-        let mut client = self.image.clone();
-        let call = client.list_images(ListImagesRequest::default());
-        Ok(self.call("ListImages", "", call).await?.images)
-    }
-
-    /// Pulls an image and returns its reference. The call has no deadline: the runtime gives up a
-    /// pull that makes no progress.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn pull_image(
-        &self,
-        image: ImageSpec,
-        auth: Option<AuthConfig>,
-        sandbox_config: PodSandboxConfig,
-    ) -> Result<String, CriError> {
-        const VERB: &str = "PullImage";
-        let name = image.image.clone();
-        let mut client = self.image.clone();
-        let call = client.pull_image(PullImageRequest {
-            image: Some(image),
-            auth,
-            sandbox_config: Some(sandbox_config),
-        });
-        let call = Box::pin(call);
-        let answer = async { call.await.map_err(|status| failed(VERB, &name, status)) };
-        let answer = self.metrics.measure(VERB, answer).await?;
-        Ok(answer.into_inner().image_ref)
     }
 }
 

@@ -1,0 +1,59 @@
+//! Calls to the image service.
+
+use cri_proto::runtime::v1::{
+    AuthConfig, Image, ImageSpec, ImageStatusRequest, ListImagesRequest, PodSandboxConfig,
+    PullImageRequest,
+};
+
+use super::{CriClient, CriError, deadline::failed};
+
+impl CriClient {
+    /// The image with this name; `None` if the runtime does not have it.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
+        let name = image.image.clone();
+        let mut client = self.image.clone();
+        let call = client.image_status(ImageStatusRequest {
+            image: Some(image),
+            verbose: false,
+        });
+        Ok(self.call("ImageStatus", &name, call).await?.image)
+    }
+
+    /// All images of the runtime.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn list_images(&self) -> Result<Vec<Image>, CriError> {
+        let mut client = self.image.clone();
+        let call = client.list_images(ListImagesRequest::default());
+        Ok(self.call("ListImages", "", call).await?.images)
+    }
+
+    /// Pulls an image and returns its reference. The call has no deadline: the runtime gives up a
+    /// pull that makes no progress.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn pull_image(
+        &self,
+        image: ImageSpec,
+        auth: Option<AuthConfig>,
+        sandbox_config: PodSandboxConfig,
+    ) -> Result<String, CriError> {
+        const VERB: &str = "PullImage";
+        let name = image.image.clone();
+        let mut client = self.image.clone();
+        let call = client.pull_image(PullImageRequest {
+            image: Some(image),
+            auth,
+            sandbox_config: Some(sandbox_config),
+        });
+        let call = Box::pin(call);
+        let answer = async { call.await.map_err(|status| failed(VERB, &name, status)) };
+        let answer = self.metrics.measure(VERB, answer).await?;
+        Ok(answer.into_inner().image_ref)
+    }
+}
