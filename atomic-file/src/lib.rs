@@ -31,7 +31,8 @@ pub enum Durability {
 /// created. Blocks.
 ///
 /// # Errors
-/// Any I/O error; the old contents are kept, and no temporary file is left.
+/// Any I/O error. The old contents are kept, and no temporary file is left; only if the sync of the
+/// directory fails, the new contents are in place, but may be lost with power.
 pub fn replace(path: &Path, contents: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
     replace_with(path, mode, durability, |mut file| file.write_all(contents))
 }
@@ -39,8 +40,7 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32, durability: Durability) 
 /// [`replace`] with the contents that `write` writes.
 ///
 /// # Errors
-/// Any I/O error, those of `write` included; the old contents are kept, and no temporary file is
-/// left.
+/// As [`replace`], and those of `write`.
 pub fn replace_with(
     path: &Path,
     mode: u32,

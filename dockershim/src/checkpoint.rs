@@ -60,7 +60,7 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
     /// Saves the state of `id`, replacing the previous one; it is on disk when this returns.
     ///
     /// # Errors
-    /// [`CheckpointError`]; the previous state is kept.
+    /// [`CheckpointError`]; the previous state is kept, unless the directory could not be synced.
     pub fn save(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
         self.replace(id, state, Durability::Synced)
     }
@@ -69,7 +69,7 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
     /// the node may lose it.
     ///
     /// # Errors
-    /// [`CheckpointError`]; the previous state is kept.
+    /// [`CheckpointError`]; the previous state is kept, unless the directory could not be synced.
     pub fn note(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
         self.replace(id, state, Durability::Unsynced)
     }

@@ -173,6 +173,7 @@ impl From<Error> for Status {
         Status::new(error.code(), error.to_string())
     }
 }
+
 /// Why an id lookup failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupError {

@@ -9,6 +9,7 @@ use clap::Parser as _;
 use dockershim::{
     Config, Shim,
     cli::{Cli, Command},
+    container::checkpoint,
     doctor, health, open_files, server, streaming,
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -85,8 +86,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         Some(address) => Some(health::listen(address).await?),
         None => None,
     };
-    dockershim::container::checkpoint::remove_incomplete(&config.root_directory);
     let shim = Shim::start(config, stop.clone());
+    checkpoint::remove_incomplete(&shim.config.root_directory);
     if let Some(watchers) = watchers {
         tokio::spawn(health::serve(watchers, Arc::clone(&shim), stop.clone()));
     }

@@ -26,7 +26,7 @@ use crate::{
 /// How long a mutation waits for the model to be in step with the engine again after a reconnect.
 const IN_STEP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The limit on kept output. CRI allows 16 MiB per stream, but the kubelet and crictl accept no
+/// The limit on the output of `ExecSync` that is kept for responses. CRI allows 16 MiB per stream, but the kubelet and crictl accept no
 /// message larger than 16 MiB, so both streams share that limit, minus the message overhead.
 pub const EXEC_OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 

@@ -207,7 +207,8 @@ impl Cluster {
         tasks: &TaskTracker,
         cancel: &CancellationToken,
     ) -> Result<ClusterDependencies, JoinError> {
-        // Rate limits of their own: frequent callers of the node's API do not delay its requests.
+        // Frequent callers of the node's API must not delay its own requests, nor events the others,
+        // and nothing delays heartbeats: each has a client with a rate limit of its own, or none.
         let reviews = ApiServerReviews::new(self.server.client(Some(self.options.rate_limit))?);
         let heartbeat = self.server.client(None)?;
         let event_client = self.server.client(self.options.event_rate_limit)?;

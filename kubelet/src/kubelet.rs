@@ -47,7 +47,7 @@ pub enum KubeletError {
     /// A CRI call failed.
     #[error(transparent)]
     Cri(#[from] CriError),
-    /// The kubelet was the kubelet was stopped before it finished.
+    /// The kubelet was stopped before it finished.
     #[error("the kubelet was stopped before it finished")]
     Cancelled,
 }

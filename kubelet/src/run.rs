@@ -127,7 +127,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         sources_ready: Box::new(move || pod_config.seen_all_sources()),
     };
     let (kubelet, pods) = Kubelet::new(parts, &cancel);
-    let from_cluster = match cluster {
+    let dependencies = match cluster {
         Some(cluster) => cluster
             .spawn(&kubelet, &tasks, &cancel)
             .map_err(ClusterError::from)?,
@@ -144,7 +144,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             kubelet,
             pods,
             &settings,
-            from_cluster,
+            dependencies,
             updates,
             &tasks,
             &cancel,
@@ -158,8 +158,8 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     info!("stopped; pods keep running");
     result
 }
-/// # Errors
-/// Swap is on.
+
+/// Refuses to start while swap is on.
 fn check_swap() -> Result<(), RunError> {
     let swap = host::swap();
     if swap.is_empty() {
@@ -238,13 +238,13 @@ async fn serve(
     kubelet: Kubelet,
     pods: PodRunner,
     settings: &Settings,
-    from_cluster: ClusterDependencies,
+    dependencies: ClusterDependencies,
     updates: mpsc::Receiver<PodUpdate>,
     tasks: &TaskTracker,
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
     let root_dir = &settings.options.node.root_dir;
-    let servers = Servers::bind(&settings.server, root_dir, from_cluster).await?;
+    let servers = Servers::bind(&settings.server, root_dir, dependencies).await?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
     let cancel = cancel.clone();
     tasks.spawn(async move { kubelet.run_plugin_manager(cancel).await });

@@ -69,7 +69,7 @@ async fn as_many_files_may_be_open_as_are_configured_or_allowed() {
         let kubelet = start(dir.path(), field);
         until(&kubelet, expected).await;
         let is_started = async {
-            while !kubelet.output().contains("Starting") {
+            while !kubelet.output().contains("starting") {
                 sleep(Duration::from_millis(20)).await;
             }
         };

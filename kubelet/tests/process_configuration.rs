@@ -94,7 +94,7 @@ async fn a_standalone_kubelet_is_what_its_file_says() {
     assert!(
         lines
             .iter()
-            .any(|line| message(line) == "Starting" && line["node"] == "node-1")
+            .any(|line| message(line) == "starting" && line["node"] == "node-1")
     );
     let warning = lines
         .iter()

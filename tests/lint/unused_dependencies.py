@@ -11,6 +11,8 @@ import re
 import sys
 import tomllib
 
+from module_cycles import TEXT
+
 # (crate directory, dependency): reason for the exception.
 UNNAMED = {("proto", "tonic-prost"): "generated code uses it"}
 
@@ -25,7 +27,7 @@ def sources(directory: pathlib.Path, places: tuple[str, ...], targets: list[str]
     """The text of the crate's Rust files in `places`, and of `targets` outside of them."""
     paths = [directory / place for place in (*places, *targets)]
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.rs"))]
-    return "\n".join(file.read_text() for file in files)
+    return "\n".join(TEXT.sub('""', file.read_text()) for file in files)
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ use crate::api_server::Identity;
 
 /// A kubeconfig with a client certificate, for the server at this address. `authority` (PEM) has
 /// signed the server's certificate.
-pub fn with_certificate(address: &str, authority: &str, identity: &Identity) -> String {
+pub(crate) fn with_certificate(address: &str, authority: &str, identity: &Identity) -> String {
     let user = json!({
         "client-certificate-data": STANDARD.encode(&identity.certificate),
         "client-key-data": STANDARD.encode(&identity.key),
@@ -17,7 +17,7 @@ pub fn with_certificate(address: &str, authority: &str, identity: &Identity) -> 
 
 /// A kubeconfig with a bearer token, for the server at this address. `authority` (PEM) has signed
 /// the server's certificate.
-pub fn with_token(address: &str, authority: &str, token: &str) -> String {
+pub(crate) fn with_token(address: &str, authority: &str, token: &str) -> String {
     of(address, authority, &json!({"token": token}))
 }
 

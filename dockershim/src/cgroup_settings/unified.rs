@@ -23,13 +23,13 @@ use crate::{
 
 const FIELD: &str = "config.linux.resources.unified";
 /// The mount point of cgroup v2.
-pub const ROOT: &str = "/sys/fs/cgroup";
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 
 /// The label that stores `unified`; `None` if it is empty.
 ///
 /// # Errors
 /// `InvalidArgument` for a key that is not a cgroup file name; `Unsupported` on cgroup v1.
-pub fn label(unified: &Unified) -> Result<Option<(String, String)>, Error> {
+pub(crate) fn label(unified: &Unified) -> Result<Option<(String, String)>, Error> {
     if unified.is_empty() {
         return Ok(None);
     }
@@ -56,7 +56,7 @@ fn is_file_name(key: &str) -> bool {
 ///
 /// # Errors
 /// [`Error::File`] naming the cgroup's file.
-pub async fn apply(
+pub(crate) async fn apply(
     root: &Path,
     processes: &Arc<Processes>,
     container: &Container,

@@ -152,6 +152,10 @@ async fn archive(directory: PathBuf, location: PathBuf) -> Result<(), Error> {
 
 /// Writes `dump` to `location` atomically.
 fn write(dump: &Path, location: &Path) -> io::Result<()> {
+    if let Some(directory) = location.parent() {
+        // A mistyped location does not become a directory.
+        fs::metadata(directory)?;
+    }
     atomic_file::replace_with(location, MODE, Durability::Synced, |file| {
         let mut archive = tar::Builder::new(file);
         archive.follow_symlinks(false);
@@ -241,6 +245,8 @@ mod tests {
             .collect();
         assert!(paths.contains(&PathBuf::from("checkpoint/pages-1.img")));
         write(&dir.path().join("nothing"), &location).unwrap_err();
+        write(&dump, &dir.path().join("absent/c.tar")).unwrap_err();
+        assert!(!dir.path().join("absent").exists());
         assert!(!atomic_file::temporary(&location).exists());
         assert!(location.exists());
     }

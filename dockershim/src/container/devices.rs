@@ -9,7 +9,7 @@ use crate::{Error, engine::Connection};
 ///
 /// # Errors
 /// `InvalidArgument` naming the device's field.
-pub fn of_node(devices: Vec<Device>) -> Result<Vec<DeviceMapping>, Error> {
+pub(super) fn of_node(devices: Vec<Device>) -> Result<Vec<DeviceMapping>, Error> {
     let convert = |(index, device): (usize, Device)| {
         let bad = device
             .permissions
@@ -34,7 +34,10 @@ pub fn of_node(devices: Vec<Device>) -> Result<Vec<DeviceMapping>, Error> {
 ///
 /// # Errors
 /// `InvalidArgument` naming the device; `Unsupported` if the engine is too old.
-pub fn cdi(devices: Vec<CdiDevice>, engine: &Connection) -> Result<Vec<DeviceRequest>, Error> {
+pub(super) fn cdi(
+    devices: Vec<CdiDevice>,
+    engine: &Connection,
+) -> Result<Vec<DeviceRequest>, Error> {
     const FIELD: &str = "config.CDI_devices";
     if devices.is_empty() {
         return Ok(Vec::new());

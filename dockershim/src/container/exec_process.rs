@@ -24,7 +24,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a command exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommandExit {
+pub(super) struct CommandExit {
     /// The exit code.
     pub code: i32,
     /// Whether the command was started. If not, the output is the engine's error message.
@@ -36,7 +36,11 @@ pub struct CommandExit {
 /// # Errors
 /// The engine's; `FailedPrecondition` if the container has exited and the engine does not report
 /// the command's exit.
-pub async fn wait_for_exit(shim: &Shim, exec: &str, container: &str) -> Result<CommandExit, Error> {
+pub(super) async fn wait_for_exit(
+    shim: &Shim,
+    exec: &str,
+    container: &str,
+) -> Result<CommandExit, Error> {
     let reported = async {
         let mut pause = FIRST_POLL;
         loop {
@@ -69,7 +73,7 @@ pub async fn wait_for_exit(shim: &Shim, exec: &str, container: &str) -> Result<C
 
 /// Whether the command was started. If not, its output is the engine's error message; this is
 /// reliable only once the engine has finished with the command.
-pub async fn has_started(shim: &Shim, exec: &str) -> bool {
+pub(super) async fn has_started(shim: &Shim, exec: &str) -> bool {
     match shim.engine.inspect_exec(exec).await {
         Ok(state) => CommandExit::of(&state).is_none_or(|exited| exited.started),
         Err(error) => {
@@ -81,7 +85,7 @@ pub async fn has_started(shim: &Shim, exec: &str) -> bool {
 
 /// Ends a command that no client waits for any longer. Its input is closed already; then it gets
 /// the signal that fits its kind (SIGHUP with a terminal, else SIGTERM), and finally SIGKILL.
-pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
+pub(super) async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
     let polite = if tty { Signal::HUP } else { Signal::TERM };
     let ends = || tokio::time::timeout(GRACE, wait_for_exit(shim, exec, container));
     if ends().await.is_ok() {
@@ -97,7 +101,7 @@ pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
 }
 
 /// Kills a command and its children, and waits for its exit.
-pub async fn kill(shim: &Shim, exec: &str, container: &str) {
+pub(super) async fn kill(shim: &Shim, exec: &str, container: &str) {
     let deadline = Instant::now() + KILL_PATIENCE;
     let mut pause = FIRST_POLL;
     let failed = loop {

@@ -30,7 +30,7 @@ fn kernel() -> Option<(u32, u32)> {
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported` naming the mount's field; `NotFound` for an image.
-pub async fn apply_mounts(
+pub(super) async fn apply_mounts(
     shim: &Shim,
     mounts: Vec<Mount>,
     relabel: bool,

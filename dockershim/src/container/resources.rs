@@ -8,7 +8,7 @@ use crate::labels::Unified;
 /// Sets the limits in the engine's create request; 0 means no limit. The caller handles
 /// `oom_score_adj` and `unified`, which is returned. The engine has no hugepage limits: the kubelet
 /// sets them on the pod's own cgroup.
-pub fn apply(resources: LinuxContainerResources, host: &mut HostConfig) -> Unified {
+pub(super) fn apply(resources: LinuxContainerResources, host: &mut HostConfig) -> Unified {
     let limit = |value: i64| (value != 0).then_some(value);
     let set = |value: String| (!value.is_empty()).then_some(value);
     host.cpu_period = limit(resources.cpu_period);

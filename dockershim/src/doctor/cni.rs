@@ -17,7 +17,7 @@ const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
 const INSTALL: &str = "install a network add-on, or add a CNI configuration list there";
 
 /// Checks the configurations in `configurations` and the plugins in `programs`.
-pub fn check(configurations: &Path, programs: &[&Path]) -> Vec<Check> {
+pub(super) fn check(configurations: &Path, programs: &[&Path]) -> Vec<Check> {
     let shown = configurations.display();
     let files = match files(configurations) {
         Ok(files) => files,

@@ -11,7 +11,7 @@ const SHIM: &str = env!("CARGO_PKG_NAME");
 
 /// The process that serves a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub(super) struct Server {
     pid: Option<Pid>,
     /// Its name in the kernel; empty if it is not visible.
     name: String,
@@ -19,7 +19,7 @@ pub struct Server {
 
 impl Server {
     /// Whether it is a dockershim.
-    pub fn is_shim(&self) -> bool {
+    pub(super) fn is_shim(&self) -> bool {
         self.name == SHIM
     }
 
@@ -37,7 +37,7 @@ impl Server {
 }
 
 /// The process that serves `socket`; `None` if there is none.
-pub fn who_serves(socket: &Path) -> Option<Server> {
+pub(super) fn who_serves(socket: &Path) -> Option<Server> {
     let stream = UnixStream::connect(socket).ok()?;
     // The kernel reports pid 0 if the process is not visible, as in another pid namespace.
     let pid = socket_peercred(&stream)
@@ -55,7 +55,7 @@ pub fn who_serves(socket: &Path) -> Option<Server> {
 }
 
 /// Checks whether the shim can serve on `socket`.
-pub fn check(socket: &Path, server: Option<&Server>) -> Check {
+pub(super) fn check(socket: &Path, server: Option<&Server>) -> Check {
     let name = "CRI socket";
     let shown = socket.display();
     let Some(server) = server else {

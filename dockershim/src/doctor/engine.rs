@@ -31,7 +31,7 @@ const CERTIFICATES: &str = "provide the engine's CA, and a certificate and key t
 const WRITE_BY_OTHERS: u32 = 0o002;
 
 /// Checks the engine at `endpoint`; skips the checks that depend on a failed one.
-pub async fn check(endpoint: &Endpoint, log_driver: LogDriver) -> Vec<Check> {
+pub(super) async fn check(endpoint: &Endpoint, log_driver: LogDriver) -> Vec<Check> {
     let mut checks = Vec::new();
     if let Endpoint::Unix(path) = endpoint {
         let socket = socket(path);

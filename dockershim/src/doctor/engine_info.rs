@@ -14,7 +14,7 @@ const READABLE: [&str; 3] = [LOG_DRIVER, "journald", "local"];
 
 /// The properties of the host that the checks depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Host {
+pub(super) struct Host {
     /// Whether systemd is the init process.
     pub systemd: bool,
     /// `--log-driver`.
@@ -22,7 +22,7 @@ pub struct Host {
 }
 
 /// Runs all checks of a description.
-pub fn check(info: &SystemInfo, host: &Host) -> Vec<Check> {
+pub(super) fn check(info: &SystemInfo, host: &Host) -> Vec<Check> {
     vec![
         version(info),
         storage(info),

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use super::Check;
 
 /// Runs all kernel checks, with procfs mounted at `proc`.
-pub fn check(proc: &Path) -> Vec<Check> {
+pub(super) fn check(proc: &Path) -> Vec<Check> {
     vec![
         overlay(proc),
         bridge_netfilter(proc),

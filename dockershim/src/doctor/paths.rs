@@ -16,7 +16,7 @@ const LITTLE_PERCENT: u64 = 15;
 const NOTHING: u64 = 1 << 30;
 
 /// Checks that the CRI socket can be created.
-pub fn socket_directory(socket: &Path) -> Check {
+pub(super) fn socket_directory(socket: &Path) -> Check {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     writable(
         "CRI socket directory",
@@ -26,7 +26,7 @@ pub fn socket_directory(socket: &Path) -> Check {
 }
 
 /// Checks that the shim can store its files.
-pub fn root_directory(path: &Path) -> Check {
+pub(super) fn root_directory(path: &Path) -> Check {
     writable("root directory", "root-directory", path)
 }
 
@@ -53,7 +53,12 @@ fn writable(name: &'static str, flag: &str, path: &Path) -> Check {
 
 /// Checks that the shim can listen on `address`, the value of `flag`. If a shim may be running, the
 /// address may be in use by it.
-pub fn address(name: &'static str, flag: &str, address: SocketAddr, shim_may_run: bool) -> Check {
+pub(super) fn address(
+    name: &'static str,
+    flag: &str,
+    address: SocketAddr,
+    shim_may_run: bool,
+) -> Check {
     let remedy = format!("choose another --{flag}; port 0 selects a free port");
     match TcpListener::bind(address) {
         Ok(_) => Check::ok(name, format!("{address} is available")),
@@ -66,7 +71,7 @@ pub fn address(name: &'static str, flag: &str, address: SocketAddr, shim_may_run
 }
 
 /// Checks that the engine has space for images and containers.
-pub fn engine_disk(root: &Path) -> Check {
+pub(super) fn engine_disk(root: &Path) -> Check {
     let name = "engine disk";
     match statvfs(root) {
         Ok(room) => {

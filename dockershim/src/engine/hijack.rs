@@ -20,9 +20,9 @@ const BUFFER: usize = 64 * 1024;
 const LONGEST_REFUSAL: usize = 64 * 1024;
 
 /// The process's output in the engine's format: see [`super::output`].
-pub type HijackedReader = BufReader<ReadHalf<TokioIo<Upgraded>>>;
+pub(super) type HijackedReader = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 /// The process's input; shutting it down ends the input.
-pub type HijackedWriter = WriteHalf<TokioIo<Upgraded>>;
+pub(super) type HijackedWriter = WriteHalf<TokioIo<Upgraded>>;
 
 /// The streams of a container to attach.
 #[derive(Clone, Copy, Debug)]

@@ -30,7 +30,7 @@ impl EngineLocality {
 /// Checks whether the engine whose socket `peer` serves, and which reports `kernel` as its kernel
 /// release, is local. The peer may be a tunnel to another machine, as with `ssh -L`, so the kernel
 /// release must match too. An engine reached over TCP has no peer.
-pub async fn is_local(peer: Option<Pid>, kernel: Option<String>) -> bool {
+pub(super) async fn is_local(peer: Option<Pid>, kernel: Option<String>) -> bool {
     let judged = tokio::task::spawn_blocking(move || {
         let this = rustix::system::uname();
         peer.is_some_and(|peer| shares_processes(peer).unwrap_or_default())

@@ -32,7 +32,7 @@ const LARGEST_FILE: u64 = 1 << 20;
 /// A certificate file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
-pub struct CertificateError {
+pub(super) struct CertificateError {
     path: PathBuf,
     reason: String,
 }

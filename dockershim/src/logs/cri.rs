@@ -7,7 +7,7 @@ const FULL: &[u8] = b" F ";
 const PARTIAL: &[u8] = b" P ";
 
 /// Appends `output` of `stream` at `time` (RFC 3339) to `log`.
-pub fn append(log: &mut Vec<u8>, time: &str, stream: &str, output: &[u8]) {
+pub(super) fn append(log: &mut Vec<u8>, time: &str, stream: &str, output: &[u8]) {
     match output.strip_suffix(b"\n") {
         Some(content) => append_piece(log, time, stream, content, true),
         None => append_piece(log, time, stream, output, false),
@@ -15,7 +15,13 @@ pub fn append(log: &mut Vec<u8>, time: &str, stream: &str, output: &[u8]) {
 }
 
 /// Like [`append`], for output without its line feed; `ends_line` tells whether it had one.
-pub fn append_piece(log: &mut Vec<u8>, time: &str, stream: &str, content: &[u8], ends_line: bool) {
+pub(super) fn append_piece(
+    log: &mut Vec<u8>,
+    time: &str,
+    stream: &str,
+    content: &[u8],
+    ends_line: bool,
+) {
     let tag = if ends_line { FULL } else { PARTIAL };
     for part in [time.as_bytes(), b" ", stream.as_bytes(), tag] {
         log.extend_from_slice(part);
@@ -32,7 +38,7 @@ pub fn append_piece(log: &mut Vec<u8>, time: &str, stream: &str, content: &[u8],
 }
 
 /// The timestamp of a line.
-pub fn time(line: &str) -> Option<jiff::Timestamp> {
+pub(super) fn time(line: &str) -> Option<jiff::Timestamp> {
     line.split(' ').next()?.parse().ok()
 }
 

@@ -30,7 +30,7 @@ struct Identity {
 
 /// A position in the engine's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FilePosition {
+pub(super) struct FilePosition {
     #[serde(flatten)]
     file: Identity,
     /// The file's first bytes: their number and SHA-256.
@@ -58,7 +58,7 @@ impl Identity {
 
 /// A reader of the engine's files that follows their rotation.
 #[derive(Debug)]
-pub struct EngineFile {
+pub(super) struct EngineFile {
     path: PathBuf,
     file: File,
     identity: Identity,
@@ -72,7 +72,7 @@ impl EngineFile {
     ///
     /// # Errors
     /// The file does not exist or cannot be read.
-    pub fn open(path: &Path, position: Option<&FilePosition>) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, position: Option<&FilePosition>) -> io::Result<Self> {
         let files = files(path)?;
         let mut lost = false;
         if let Some(position) = position {
@@ -112,7 +112,7 @@ impl EngineFile {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn position(&self) -> io::Result<FilePosition> {
+    pub(super) fn position(&self) -> io::Result<FilePosition> {
         let most = BEGINNING.min(usize::try_from(self.offset).unwrap_or(BEGINNING));
         Ok(FilePosition {
             file: self.identity,
@@ -125,7 +125,7 @@ impl EngineFile {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    pub(super) fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         let held = buffer.len();
         let from = self.offset + held as u64;
         // Every reading thread keeps its buffer, so allocate no more than needed.
@@ -138,12 +138,12 @@ impl EngineFile {
     }
 
     /// Advances by `bytes`, which have been converted.
-    pub fn take(&mut self, bytes: usize) {
+    pub(super) fn take(&mut self, bytes: usize) {
         self.offset += bytes as u64;
     }
 
     /// Whether the engine has started another file, so that it no longer writes to this one.
-    pub fn is_rotated(&self) -> bool {
+    pub(super) fn is_rotated(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|found| found.ino() != self.identity.inode)
     }
 
@@ -151,12 +151,12 @@ impl EngineFile {
     ///
     /// # Errors
     /// The file's metadata cannot be read.
-    pub fn is_truncated(&self) -> io::Result<bool> {
+    pub(super) fn is_truncated(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.len() < self.offset)
     }
 
     /// Restarts at the file's beginning, after a truncation.
-    pub fn rewind(&mut self) {
+    pub(super) fn rewind(&mut self) {
         self.offset = 0;
     }
 
@@ -165,7 +165,7 @@ impl EngineFile {
     ///
     /// # Errors
     /// There is no such file, or it cannot be read.
-    pub fn next_file(&mut self) -> io::Result<bool> {
+    pub(super) fn next_file(&mut self) -> io::Result<bool> {
         let files = files(&self.path)?;
         let own = files.iter().position(|(file, _)| *file == self.identity);
         let next = match own {
@@ -191,7 +191,7 @@ impl EngineFile {
 ///
 /// # Errors
 /// A file cannot be examined or removed.
-pub fn trim(path: &Path, taken: &FilePosition) -> io::Result<()> {
+pub(super) fn trim(path: &Path, taken: &FilePosition) -> io::Result<()> {
     let files = files(path)?;
     // Without a creation time, another file may have the same inode.
     let is_own = |file: &Identity| file.born.is_some() && *file == taken.file;

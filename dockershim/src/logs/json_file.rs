@@ -9,7 +9,7 @@ use super::cri;
 
 /// An entry of the engine's log: one piece of output.
 #[derive(Debug, PartialEq, Eq)]
-pub struct JsonLogEntry<'a> {
+pub(super) struct JsonLogEntry<'a> {
     /// The timestamp, in RFC 3339 with up to nine fractional digits.
     pub time: Cow<'a, str>,
     /// `stdout` or `stderr`.

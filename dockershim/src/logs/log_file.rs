@@ -17,14 +17,14 @@ const TAIL: u64 = 256 * 1024;
 
 /// A position in a container's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogPosition {
+pub(super) struct LogPosition {
     inode: u64,
     size: u64,
 }
 
 /// A log file opened for appending.
 #[derive(Debug)]
-pub struct LogFile {
+pub(super) struct LogFile {
     file: Arc<File>,
     inode: u64,
     size: u64,
@@ -36,7 +36,7 @@ impl LogFile {
     ///
     /// # Errors
     /// It cannot be opened or created.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = LogLocation::make(path)?.append()?;
         let metadata = file.metadata()?;
         Ok(Self {
@@ -47,7 +47,7 @@ impl LogFile {
     }
 
     /// The file's end.
-    pub fn position(&self) -> LogPosition {
+    pub(super) fn position(&self) -> LogPosition {
         LogPosition {
             inode: self.inode,
             size: self.size,
@@ -58,20 +58,20 @@ impl LogFile {
     ///
     /// # Errors
     /// The system's; part of `lines` may have been written.
-    pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         (&*self.file).write_all(lines)?;
         self.size += lines.len() as u64;
         Ok(())
     }
 
     /// The file, for the task that syncs it to disk.
-    pub fn file(&self) -> Arc<File> {
+    pub(super) fn file(&self) -> Arc<File> {
         Arc::clone(&self.file)
     }
 
     /// The number of bytes written after `position` was saved: to this file, and to the file of
     /// `position` if that is another one, which may have been renamed since.
-    pub fn written_since(&self, path: &Path, position: LogPosition) -> u64 {
+    pub(super) fn written_since(&self, path: &Path, position: LogPosition) -> u64 {
         if self.inode == position.inode {
             return self.size.saturating_sub(position.size);
         }
@@ -85,7 +85,7 @@ impl LogFile {
     ///
     /// # Errors
     /// The system's.
-    pub fn mend(&mut self) -> io::Result<Option<jiff::Timestamp>> {
+    pub(super) fn mend(&mut self) -> io::Result<Option<jiff::Timestamp>> {
         let from = self.size.saturating_sub(TAIL);
         let mut tail = Vec::new();
         let mut file = &*self.file;

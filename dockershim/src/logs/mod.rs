@@ -280,7 +280,7 @@ impl Logs {
 
     fn command(&self, id: &str, command: FollowerCommand) {
         if let Some(handle) = self.followers.lock().get(id) {
-            // A follower that has ended drops the order, which also ends the caller's wait.
+            // A follower that has ended drops the command, which also ends the caller's wait.
             let _ = handle.commands.send(command);
         }
     }

@@ -24,7 +24,7 @@ pub struct LogError {
 
 /// A log that entries are appended to.
 #[derive(Debug)]
-pub struct Sink {
+pub(super) struct Sink {
     path: PathBuf,
     file: LogFile,
     /// The number of bytes that are in the log already and will be produced again.
@@ -41,7 +41,7 @@ impl Sink {
     ///
     /// # Errors
     /// The file cannot be opened or read.
-    pub fn open(path: &Path, position: Option<LogPosition>) -> Result<Self, LogError> {
+    pub(super) fn open(path: &Path, position: Option<LogPosition>) -> Result<Self, LogError> {
         let mut file = LogFile::open(path).map_err(failed("open the log", path))?;
         let (mut skip, mut after) = (0, None);
         match position {
@@ -62,7 +62,7 @@ impl Sink {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn begin_anew(&mut self) -> Result<(), LogError> {
+    pub(super) fn begin_anew(&mut self) -> Result<(), LogError> {
         self.skip = 0;
         let last = self.file.mend();
         self.after = last.map_err(failed("read the log", &self.path))?;
@@ -70,7 +70,7 @@ impl Sink {
     }
 
     /// Whether the log lacks an entry with this timestamp.
-    pub fn wants(&self, time: &str) -> bool {
+    pub(super) fn wants(&self, time: &str) -> bool {
         let Some(after) = self.after else {
             return true;
         };
@@ -82,7 +82,7 @@ impl Sink {
     ///
     /// # Errors
     /// The system's; some of the lines may have been written.
-    pub fn append(&mut self, lines: &[u8]) -> Result<(), LogError> {
+    pub(super) fn append(&mut self, lines: &[u8]) -> Result<(), LogError> {
         let known = usize::try_from(self.skip)
             .unwrap_or(usize::MAX)
             .min(lines.len());
@@ -98,18 +98,18 @@ impl Sink {
     }
 
     /// Whether the log has none of the entries to come.
-    pub fn is_exact(&self) -> bool {
+    pub(super) fn is_exact(&self) -> bool {
         self.skip == 0 && self.after.is_none()
     }
 
     /// Whether all entries after one with the timestamp `last` are new, so that a position is
     /// exact.
-    pub fn has_caught_up(&self, last: Option<jiff::Timestamp>) -> bool {
+    pub(super) fn has_caught_up(&self, last: Option<jiff::Timestamp>) -> bool {
         self.skip == 0 && self.after.is_none_or(|after| last > Some(after))
     }
 
     /// Ends the recovery: the engine has returned everything that the log may already have.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         if self.skip > 0 {
             tracing::warn!(
                 log = %self.path.display(),
@@ -122,12 +122,12 @@ impl Sink {
     }
 
     /// The log's end.
-    pub fn position(&self) -> LogPosition {
+    pub(super) fn position(&self) -> LogPosition {
         self.file.position()
     }
 
     /// The file, for the task that syncs it to disk.
-    pub fn file(&self) -> Arc<File> {
+    pub(super) fn file(&self) -> Arc<File> {
         self.file.file()
     }
 
@@ -136,7 +136,7 @@ impl Sink {
     ///
     /// # Errors
     /// The new file cannot be opened.
-    pub fn reopen(&mut self) -> Result<Arc<File>, LogError> {
+    pub(super) fn reopen(&mut self) -> Result<Arc<File>, LogError> {
         let file = LogFile::open(&self.path);
         let file = file.map_err(failed("open the log", &self.path))?;
         Ok(std::mem::replace(&mut self.file, file).file())

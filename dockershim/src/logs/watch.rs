@@ -20,14 +20,14 @@ const BUFFER: usize = 16 * 1024;
 
 /// Watches the directories of the engine's logs.
 #[derive(Debug)]
-pub struct Watcher {
+pub(super) struct Watcher {
     watches: Mutex<Watches>,
     woken: Arc<Mutex<HashMap<WatchDescriptor, Weak<Notify>>>>,
 }
 
 /// A watch on a directory; dropping it removes the watch.
 #[derive(Debug)]
-pub struct Watch {
+pub(super) struct Watch {
     watcher: Arc<Watcher>,
     directory: PathBuf,
     descriptor: Option<WatchDescriptor>,
@@ -39,7 +39,7 @@ impl Watcher {
     ///
     /// # Errors
     /// The system's: the user's limit on inotify instances is reached.
-    pub fn start() -> io::Result<Arc<Self>> {
+    pub(super) fn start() -> io::Result<Arc<Self>> {
         let inotify = Inotify::init()?;
         let woken = Arc::default();
         let watcher = Arc::new(Self {
@@ -52,7 +52,7 @@ impl Watcher {
     }
 
     /// Creates a watch on the files in `directory`, which is not armed yet.
-    pub fn of(self: &Arc<Self>, directory: PathBuf) -> Watch {
+    pub(super) fn of(self: &Arc<Self>, directory: PathBuf) -> Watch {
         Watch {
             watcher: Arc::clone(self),
             directory,
@@ -94,7 +94,7 @@ impl Watch {
     ///
     /// # Errors
     /// The system's: the directory does not exist, or the user's limit on watches is reached.
-    pub fn arm(&mut self) -> io::Result<()> {
+    pub(super) fn arm(&mut self) -> io::Result<()> {
         let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO;
         // Locked before the watch is added, so that its event finds the waiter.
         let mut woken = self.watcher.woken.lock();
@@ -110,7 +110,7 @@ impl Watch {
     }
 
     /// Waits for a write since [`Watch::arm`].
-    pub async fn changed(&self) {
+    pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 }

@@ -69,7 +69,10 @@ impl Differences {
 }
 
 /// The differences between `snapshot` and the engine's list.
-pub fn differences(snapshot: &Snapshot, listed: &[ContainerSummary]) -> Vec<(Id, Difference)> {
+pub(crate) fn differences(
+    snapshot: &Snapshot,
+    listed: &[ContainerSummary],
+) -> Vec<(Id, Difference)> {
     let mut found = Vec::new();
     let mut ids = HashSet::with_capacity(listed.len());
     for summary in listed {

@@ -1,4 +1,4 @@
-//! The change feed: events of sandboxes and containers, in order, for any number of listeners. A
+//! The event feed: events of sandboxes and containers, in order, for any number of listeners. A
 //! listener that falls behind receives an error and does not block the others.
 
 use std::sync::{
@@ -31,7 +31,7 @@ pub struct ContainerEvent {
     pub containers: Vec<Arc<Container>>,
 }
 
-/// The change feed's sender and its counters.
+/// The event feed's sender and its counters.
 #[derive(Debug)]
 pub struct EventFeed {
     sender: broadcast::Sender<Arc<ContainerEvent>>,

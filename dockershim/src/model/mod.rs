@@ -22,7 +22,8 @@ use cri_proto::runtime::v1::PodSandboxState;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use comparison::{Difference, Differences, differences};
+pub(crate) use comparison::differences;
+pub use comparison::{Difference, Differences};
 pub use event_feed::{ContainerEvent, EventFeed};
 pub use record::{Container, Record, Sandbox};
 pub use snapshot::{Id, Snapshot};
@@ -38,7 +39,7 @@ pub struct Model {
     current: ArcSwap<Snapshot>,
     writer: Mutex<Writer>,
     revision: watch::Sender<u64>,
-    /// The change feed.
+    /// The events of sandboxes and containers.
     pub events: EventFeed,
     /// The differences found by comparisons with the engine's list.
     pub differences: Differences,

@@ -11,7 +11,10 @@ const LOCALHOST_PREFIX: &str = "localhost/";
 ///
 /// # Errors
 /// `InvalidArgument` for a local profile without a name.
-pub fn option(profile: Option<&SecurityProfile>, legacy: &str) -> Result<Option<String>, Error> {
+pub(super) fn option(
+    profile: Option<&SecurityProfile>,
+    legacy: &str,
+) -> Result<Option<String>, Error> {
     const FIELD: &str = "linux.security_context.apparmor";
     let name = match profile {
         Some(profile) => match profile.profile_type() {

@@ -63,7 +63,7 @@ const NAMES: [&str; 41] = [
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name, `Unsupported` for ambient capabilities.
-pub fn apply(
+pub(super) fn apply(
     capabilities: Option<&Capability>,
     available: u64,
     host: &mut HostConfig,

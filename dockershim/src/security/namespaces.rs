@@ -13,7 +13,7 @@ const HOST: &str = "host";
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported`, naming the option.
-pub fn of_sandbox(options: &NamespaceOption, host: &mut HostConfig) -> Result<(), Error> {
+pub(super) fn of_sandbox(options: &NamespaceOption, host: &mut HostConfig) -> Result<(), Error> {
     check(options)?;
     if options.pid() == NamespaceMode::Target {
         return Err(Error::invalid(
@@ -42,7 +42,7 @@ pub fn of_sandbox(options: &NamespaceOption, host: &mut HostConfig) -> Result<()
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported`, naming the option.
-pub fn of_container(
+pub(super) fn of_container(
     options: &NamespaceOption,
     sandbox: &str,
     target: Option<&str>,

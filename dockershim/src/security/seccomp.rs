@@ -15,7 +15,7 @@ const LARGEST_PROFILE: u64 = 1 << 20;
 /// # Errors
 /// `InvalidArgument` for a local profile that is not an absolute path or not a JSON object; `File`
 /// if it cannot be read or is larger than 1 MiB.
-pub async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>, Error> {
+pub(super) async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>, Error> {
     let unconfined = Ok(Some("seccomp=unconfined".to_owned()));
     let Some(profile) = profile else {
         return unconfined;

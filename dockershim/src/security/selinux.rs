@@ -3,7 +3,7 @@
 use cri_proto::runtime::v1::SeLinuxOption;
 
 /// One option for each part of the label that is set.
-pub fn options(label: Option<&SeLinuxOption>) -> impl Iterator<Item = String> {
+pub(super) fn options(label: Option<&SeLinuxOption>) -> impl Iterator<Item = String> {
     let parts = label.map_or([const { ("", "") }; 4], |label| {
         [
             ("user", label.user.as_str()),

@@ -8,7 +8,7 @@ use super::ResponseStream;
 const ITEMS: usize = 50;
 
 /// A stream of `items`, in messages of up to 50; an empty list yields no message.
-pub fn in_chunks<T, M>(items: Vec<T>, message: fn(Vec<T>) -> M) -> ResponseStream<M>
+pub(super) fn in_chunks<T, M>(items: Vec<T>, message: fn(Vec<T>) -> M) -> ResponseStream<M>
 where
     T: Send + 'static,
     M: Send + 'static,

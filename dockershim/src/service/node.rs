@@ -25,7 +25,7 @@ const UNKNOWN_VERSION: &str = "0.0.0";
 
 /// `Version`. Never fails, because clients call it first to check whether the runtime answers, and
 /// then `Status` to check its health.
-pub fn version(shim: &Shim) -> VersionResponse {
+pub(super) fn version(shim: &Shim) -> VersionResponse {
     let info = shim.engine.info();
     VersionResponse {
         version: KUBELET_API.into(),
@@ -36,7 +36,7 @@ pub fn version(shim: &Shim) -> VersionResponse {
 }
 
 /// `Status`. Never fails, because problems are reported in the response.
-pub async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
+pub(super) async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     let state = shim.engine.state();
     let (ready, reason, message) = match &*state {
         ConnectionState::Connected(_) if shim.model.in_step() => (true, "", String::new()),
@@ -121,7 +121,7 @@ fn condition(kind: &str, status: bool, reason: &str, message: String) -> Runtime
 ///
 /// # Errors
 /// `InvalidArgument` naming the field.
-pub async fn update_runtime_config(
+pub(super) async fn update_runtime_config(
     shim: &Shim,
     request: UpdateRuntimeConfigRequest,
 ) -> Result<UpdateRuntimeConfigResponse, Error> {
@@ -140,7 +140,7 @@ pub async fn update_runtime_config(
 ///
 /// # Errors
 /// `Unavailable` until the engine has been reached once.
-pub fn runtime_config(shim: &Shim) -> Result<RuntimeConfigResponse, Error> {
+pub(super) fn runtime_config(shim: &Shim) -> Result<RuntimeConfigResponse, Error> {
     let driver = shim.engine.info()?.cgroup_driver;
     Ok(RuntimeConfigResponse {
         linux: Some(LinuxRuntimeConfiguration {

@@ -13,7 +13,7 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// The last reads of the CPU counters of containers and pods.
 #[derive(Debug, Default)]
-pub struct CpuRates {
+pub(super) struct CpuRates {
     known: Mutex<HashMap<Id, Rate>>,
 }
 
@@ -28,7 +28,7 @@ struct Rate {
 impl CpuRates {
     /// Records that `id` had used `used` nanoseconds of CPU time at `at`, and returns its rate;
     /// `None` before the second read.
-    pub fn observe(&self, id: &str, at: Instant, used: u64) -> Option<u64> {
+    pub(super) fn observe(&self, id: &str, at: Instant, used: u64) -> Option<u64> {
         let mut known = self.known.lock();
         let Some(rate) = known.get_mut(id) else {
             let nano_cores = None;
@@ -65,7 +65,7 @@ impl CpuRates {
     }
 
     /// Removes all entries that are not to `keep`.
-    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+    pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.known.lock().retain(|id, _| keep(id));
     }
 }

@@ -9,7 +9,7 @@ const SOCKET: &[u8] = b"socket:";
 
 /// The number of open file descriptors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Descriptors {
+pub(super) struct Descriptors {
     /// All descriptors.
     pub all: u64,
     /// Sockets.
@@ -18,7 +18,7 @@ pub struct Descriptors {
 
 /// The total for the processes `pids` of a container. Exited processes are skipped; `None` if no
 /// process can be examined.
-pub fn count(processes: &Processes, container: &str, pids: &[u32]) -> Option<Descriptors> {
+pub(super) fn count(processes: &Processes, container: &str, pids: &[u32]) -> Option<Descriptors> {
     let each = pids
         .iter()
         .filter_map(|pid| of(&processes.open(container, (*pid).into()).ok()?));

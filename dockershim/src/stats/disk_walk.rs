@@ -14,7 +14,7 @@ const MAX_LINKED: usize = 1 << 17;
 
 /// An interruptible walk.
 #[derive(Debug)]
-pub struct DiskWalk {
+pub(super) struct DiskWalk {
     walk: tree_walk::Walk,
     /// Files with several hard links, which are counted once.
     linked: HashSet<(u64, u64)>,
@@ -29,7 +29,7 @@ impl DiskWalk {
     ///
     /// # Errors
     /// It does not exist or is not a directory.
-    pub fn start(directory: &Path) -> io::Result<Self> {
+    pub(super) fn start(directory: &Path) -> io::Result<Self> {
         let mut walk = Self {
             walk: tree_walk::Walk::open(directory)?,
             linked: HashSet::new(),
@@ -45,7 +45,7 @@ impl DiskWalk {
 
     /// Continues while `may` is true; returns whether there is more. Files that are removed
     /// meanwhile or cannot be read are not counted.
-    pub fn go_on(&mut self, may: impl Fn() -> bool) -> bool {
+    pub(super) fn go_on(&mut self, may: impl Fn() -> bool) -> bool {
         while may() {
             match self.walk.step() {
                 Ok(Some(step)) => {
@@ -76,7 +76,7 @@ impl DiskWalk {
 
     /// Whether the counts are lower bounds, because there are more nested directories or
     /// hard-linked files than the limits.
-    pub fn is_partial(&self) -> bool {
+    pub(super) fn is_partial(&self) -> bool {
         self.is_partial
     }
 
@@ -100,12 +100,12 @@ impl DiskWalk {
     }
 
     /// The bytes on disk so far.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The inodes so far.
-    pub fn inodes(&self) -> u64 {
+    pub(super) fn inodes(&self) -> u64 {
         self.inodes
     }
 }

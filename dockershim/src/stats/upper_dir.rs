@@ -8,7 +8,7 @@ use crate::process::Processes;
 /// The upper directory of the root file system of the Docker container `id`, whose first process is
 /// `pid`. `None` if the process has exited, the pid belongs to another one, or the root is not an
 /// overlay.
-pub fn find(processes: &Processes, id: &str, pid: i64) -> Option<PathBuf> {
+pub(super) fn find(processes: &Processes, id: &str, pid: i64) -> Option<PathBuf> {
     let process = processes.open(id, pid).ok()?;
     let table = File::from(process.open("mountinfo").ok()?);
     upper_dir_of_root(&io::read_to_string(table).ok()?)

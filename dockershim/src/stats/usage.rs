@@ -110,8 +110,8 @@ impl Memory {
 
 impl KernelFileReader {
     /// The text of a file that the kernel returns in one piece, such as a number or a key table;
-    /// `None` if it does not exist. Most of the time is spent in system calls, so this avoids
-    /// a second read to detect the end.
+    /// `None` if it does not exist. Most of the time of a
+    /// collection is spent in system calls, so this avoids a second read to detect the end.
     pub(super) fn text(&mut self, directory: &Path, file: &str) -> Option<&str> {
         self.read(directory, file, true)
     }

@@ -11,12 +11,12 @@ const STARTED_AGAIN: &str = "2026-01-01T00:00:03Z";
 
 impl FakeEngine {
     /// Makes `pid` the first process of every container that is started from now on.
-    pub fn start_as(&self, pid: u32) {
+    pub(crate) fn start_as(&self, pid: u32) {
         self.state.pid.store(pid, Ordering::Relaxed);
     }
 
     /// `docker restart`.
-    pub fn restart_container(&self, id: &str) {
+    pub(crate) fn restart_container(&self, id: &str) {
         self.state.set_running(id, false);
         self.state.emit("die", id);
         self.state.set_running(id, true);
@@ -29,12 +29,12 @@ impl FakeEngine {
     }
 
     /// `docker start` without an event.
-    pub fn start_unseen(&self, id: &str) {
+    pub(crate) fn start_unseen(&self, id: &str) {
         self.state.set_running(id, true);
     }
 
     /// `docker rename`.
-    pub fn rename(&self, id: &str, name: &str) {
+    pub(crate) fn rename(&self, id: &str, name: &str) {
         self.amend(id, |container| {
             container["Name"] = json!(format!("/{name}"))
         });
@@ -42,12 +42,12 @@ impl FakeEngine {
     }
 
     /// `docker image prune` that the shim has not noticed yet.
-    pub fn prune_images(&self) {
+    pub(crate) fn prune_images(&self) {
         self.state.images.lock().clear();
     }
 
     /// Whether a container runs.
-    pub fn runs(&self, id: &str) -> bool {
+    pub(crate) fn runs(&self, id: &str) -> bool {
         let container = self.state.find(id);
         container.is_some_and(|container| container["State"]["Running"] == json!(true))
     }

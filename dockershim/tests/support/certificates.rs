@@ -5,16 +5,16 @@ use std::path::Path;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 /// A certificate authority of one test.
-pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, as PEM.
-pub struct Identity {
+pub(crate) struct Identity {
     pub certificate: String,
     pub key: String,
 }
 
 impl Authority {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -22,12 +22,12 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).unwrap())
     }
 
-    pub fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         self.0.pem()
     }
 
     /// A certificate for this name.
-    pub fn identity(&self, name: &str) -> Identity {
+    pub(crate) fn identity(&self, name: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -39,7 +39,7 @@ impl Authority {
 }
 
 /// Writes the certificates with the file names of Docker clients, over existing ones.
-pub fn write(directory: &Path, authority: &Authority, identity: &Identity) {
+pub(crate) fn write(directory: &Path, authority: &Authority, identity: &Identity) {
     for (name, text) in [
         ("ca.pem", &authority.pem()),
         ("cert.pem", &identity.certificate),

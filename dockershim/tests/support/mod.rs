@@ -5,8 +5,8 @@
 
 mod api;
 mod by_hand;
-pub mod certificates;
-pub mod node;
+pub(crate) mod certificates;
+pub(crate) mod node;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -36,7 +36,7 @@ const ENDED: &str = "2026-01-01T00:00:02Z";
 
 /// Calls that can hang, with the container's ID if it matters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Hang {
+pub(crate) enum Hang {
     Inspect(String),
     Remove(String),
     Start,
@@ -47,7 +47,7 @@ pub enum Hang {
 }
 
 /// The engine, as a test uses it.
-pub struct FakeEngine {
+pub(crate) struct FakeEngine {
     pub socket: PathBuf,
     state: Arc<State>,
     server: JoinHandle<()>,
@@ -75,7 +75,7 @@ struct State {
 
 impl FakeEngine {
     /// Starts an engine with the pause image and no containers.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("docker.sock");
         let state = Arc::new(State {
@@ -100,19 +100,19 @@ impl FakeEngine {
     }
 
     /// Stops the engine: connections break and the socket is removed. Containers stay.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.server.abort();
         self.break_events();
         let _ = std::fs::remove_file(&self.socket);
     }
 
     /// Serves again after [`FakeEngine::stop`].
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.server = api::serve(&self.socket, Arc::clone(&self.state));
     }
 
     /// Makes calls hang, or resumes them.
-    pub fn hang(&self, what: Hang, hangs: bool) {
+    pub(crate) fn hang(&self, what: Hang, hangs: bool) {
         self.state.hanging.send_modify(|hanging| {
             if hangs {
                 hanging.insert(what);
@@ -123,12 +123,12 @@ impl FakeEngine {
     }
 
     /// Breaks the event stream.
-    pub fn break_events(&self) {
+    pub(crate) fn break_events(&self) {
         *self.state.events.lock() = broadcast::channel(64).0;
     }
 
     /// Adds a sandbox, started or not, with an event or without.
-    pub fn add_sandbox(&self, pod: &str, started: bool, event: bool) -> String {
+    pub(crate) fn add_sandbox(&self, pod: &str, started: bool, event: bool) -> String {
         let id = self.state.new_id();
         let labels = json!({ "io.kubernetes.docker.type": "podsandbox", "app": pod });
         self.state.insert(
@@ -147,7 +147,7 @@ impl FakeEngine {
     }
 
     /// Adds a running container in `sandbox` with its log at `log`.
-    pub fn add_container(&self, sandbox: &str, name: &str, log: &Path) -> String {
+    pub(crate) fn add_container(&self, sandbox: &str, name: &str, log: &Path) -> String {
         let id = self.state.new_id();
         let labels = json!({
             "io.kubernetes.docker.type": "container",
@@ -171,7 +171,7 @@ impl FakeEngine {
 
     /// Adds a container in `sandbox` that has not started; `unified` are the cgroup settings to
     /// write at its start.
-    pub fn add_created_container(&self, sandbox: &str, name: &str, unified: &str) -> String {
+    pub(crate) fn add_created_container(&self, sandbox: &str, name: &str, unified: &str) -> String {
         let id = self.state.new_id();
         let labels = json!({
             "io.kubernetes.docker.type": "container",
@@ -185,13 +185,13 @@ impl FakeEngine {
     }
 
     /// The engine's own log file of a container.
-    pub fn engine_log(&self, id: &str) -> PathBuf {
+    pub(crate) fn engine_log(&self, id: &str) -> PathBuf {
         let directory = self.socket.with_extension("logs");
         directory.join(id).join(format!("{id}-json.log"))
     }
 
     /// Removes a container, with an event or without.
-    pub fn remove(&self, id: &str, event: bool) {
+    pub(crate) fn remove(&self, id: &str, event: bool) {
         if event {
             self.state.emit("destroy", id);
         }
@@ -199,7 +199,7 @@ impl FakeEngine {
     }
 
     /// Adds an image, without an event; if `broken`, its inspect fails.
-    pub fn add_image(&self, reference: &str, broken: bool) -> String {
+    pub(crate) fn add_image(&self, reference: &str, broken: bool) -> String {
         let id = format!("sha256:{}", self.state.new_id());
         let mut images = self.state.images.lock();
         images.insert(id.clone(), reference.to_owned());
@@ -210,28 +210,28 @@ impl FakeEngine {
     }
 
     /// Sets the total size of layers that the engine reports; shared layers count once.
-    pub fn set_layers_size(&self, bytes: u64) {
+    pub(crate) fn set_layers_size(&self, bytes: u64) {
         self.state.layers_size.store(bytes, Ordering::Relaxed);
     }
 
     /// Ends a container without an event.
-    pub fn end_unseen(&self, id: &str) {
+    pub(crate) fn end_unseen(&self, id: &str) {
         self.state.set_running(id, false);
     }
 
     /// Ends a container.
-    pub fn end(&self, id: &str) {
+    pub(crate) fn end(&self, id: &str) {
         self.state.set_running(id, false);
         self.state.emit("die", id);
     }
 
     /// The host configuration that a container was created with.
-    pub fn host_config(&self, id: &str) -> Value {
+    pub(crate) fn host_config(&self, id: &str) -> Value {
         self.state.find(id).unwrap()["HostConfig"].clone()
     }
 
     /// The Docker names of all containers.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let containers = self.state.containers.lock();
         containers
             .values()
@@ -240,7 +240,7 @@ impl FakeEngine {
     }
 
     /// How often `call` (`METHOD verb`) was received.
-    pub fn calls(&self, call: &str) -> usize {
+    pub(crate) fn calls(&self, call: &str) -> usize {
         self.state
             .calls
             .lock()
@@ -257,7 +257,7 @@ impl Drop for FakeEngine {
 }
 
 /// Waits until `condition` holds, for 5 seconds at most.
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..500 {
         if condition() {
             return;

@@ -15,7 +15,7 @@ use tonic::Request;
 use super::{FakeEngine, eventually};
 
 /// A shim on a fake engine; it stops when dropped.
-pub struct Node {
+pub(crate) struct Node {
     pub shim: Arc<Shim>,
     pub service: Service,
     stop: CancellationToken,
@@ -29,7 +29,7 @@ impl Drop for Node {
 
 impl Node {
     /// Starts a shim, without waiting until it is in sync.
-    pub async fn start(engine: &FakeEngine) -> Self {
+    pub(crate) async fn start(engine: &FakeEngine) -> Self {
         Self::start_with(engine, &["--network-plugin=docker".to_owned()]).await
     }
 
@@ -54,18 +54,18 @@ impl Node {
     }
 
     /// A shim in sync, with the engine's own network.
-    pub async fn synced(engine: &FakeEngine) -> Self {
+    pub(crate) async fn synced(engine: &FakeEngine) -> Self {
         Self::synced_with(engine, &["--network-plugin=docker".to_owned()]).await
     }
 
     /// A shim in sync with these flags, which include the network plugin.
-    pub async fn synced_with(engine: &FakeEngine, flags: &[String]) -> Self {
+    pub(crate) async fn synced_with(engine: &FakeEngine, flags: &[String]) -> Self {
         let node = Self::start_with(engine, flags).await;
         eventually("the shim is in sync", || node.shim.model.in_step()).await;
         node
     }
 
-    pub async fn list(&self) -> Result<Vec<(String, PodSandboxState)>, tonic::Status> {
+    pub(crate) async fn list(&self) -> Result<Vec<(String, PodSandboxState)>, tonic::Status> {
         let request = Request::new(ListPodSandboxRequest::default());
         let items = self
             .service
@@ -79,7 +79,7 @@ impl Node {
             .collect())
     }
 
-    pub fn states(&self) -> Vec<(String, PodSandboxState)> {
+    pub(crate) fn states(&self) -> Vec<(String, PodSandboxState)> {
         let snapshot = self.shim.model.snapshot();
         snapshot
             .sandboxes()
@@ -87,7 +87,7 @@ impl Node {
             .collect()
     }
 
-    pub async fn run(&self, pod: &str) -> Result<String, tonic::Status> {
+    pub(crate) async fn run(&self, pod: &str) -> Result<String, tonic::Status> {
         let request = Request::new(run_request(pod));
         Ok(self
             .service
@@ -97,7 +97,7 @@ impl Node {
             .pod_sandbox_id)
     }
 
-    pub async fn create(
+    pub(crate) async fn create(
         &self,
         sandbox: &str,
         name: &str,
@@ -123,7 +123,7 @@ impl Node {
     }
 
     /// Whether the runtime is ready, and the reason.
-    pub async fn ready(&self) -> (bool, String) {
+    pub(crate) async fn ready(&self) -> (bool, String) {
         let request = Request::new(StatusRequest::default());
         let status = self
             .service

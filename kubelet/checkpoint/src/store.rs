@@ -363,7 +363,7 @@ fn check_owner(dir: &Path) -> Result<(), StoreError> {
 }
 
 fn passed_over(path: &Path, error: &io::Error) {
-    error!(path = %path.display(), %error, "cannot read part of the checkpoint; skipping it");
+    error!(path = %path.display(), %error, "skipping a part of the checkpoint");
 }
 
 /// Names and metadata of the files in a directory; none if it does not exist.

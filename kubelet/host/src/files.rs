@@ -24,7 +24,7 @@ pub async fn write(path: &Path, contents: impl Into<Vec<u8>>) -> io::Result<()> 
     run(move || fs::write(path, contents)).await
 }
 
-/// [`atomic_file::replace`], durably.
+/// [`atomic_file::replace`], durably, on a thread where it blocks no task.
 pub async fn replace(path: &Path, contents: impl Into<Vec<u8>>, mode: u32) -> io::Result<()> {
     let (path, contents) = (path.to_owned(), contents.into());
     run(move || atomic_file::replace(&path, &contents, mode, Durability::Synced)).await

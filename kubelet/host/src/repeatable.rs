@@ -108,7 +108,10 @@ pub async fn blocking<T: Send + 'static>(
 /// Runs blocking work like [`blocking`], without waiting for its end.
 pub fn blocking_detached(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
-        Ok(runtime) if !is_repeatable() => drop(runtime.spawn_blocking(work)),
+        Ok(runtime) if !is_repeatable() => {
+            let span = Span::current();
+            drop(runtime.spawn_blocking(move || span.in_scope(work)));
+        }
         _ => work(),
     }
 }

@@ -95,10 +95,7 @@ pub async fn dns_config(
         cluster_config(pod, options, node)
     } else {
         if cluster_first {
-            info!(
-                pod = identity::full_name(pod),
-                "no clusterDNS is configured; the pod uses the node's name servers"
-            );
+            info!("no clusterDNS is configured; the pod uses the node's name servers");
             if let Some(events) = events {
                 let name = identity::name_with_uid(pod);
                 let message = format_args!("pod: {name:?}. {MISSING_DNS}");
@@ -210,7 +207,6 @@ fn limit(config: &mut DnsConfig, pod: &Pod, events: Option<&EventRecorder>) {
     if config.servers.len() > MAX_SERVERS {
         config.servers.truncate(MAX_SERVERS);
         warn!(
-            pod = identity::full_name(pod),
             servers = config.servers.join(" "),
             "too many name servers; using only these"
         );
@@ -232,7 +228,6 @@ fn limit(config: &mut DnsConfig, pod: &Pod, events: Option<&EventRecorder>) {
     config.searches.truncate(fitting);
     if config.searches.len() < before {
         warn!(
-            pod = identity::full_name(pod),
             searches = config.searches.join(" "),
             "too many search domains; using only these"
         );

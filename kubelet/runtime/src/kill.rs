@@ -9,7 +9,7 @@ use kubelet_cri_client::{
     CriClient, CriError, labels,
     pod_status::{ContainerStatus, PodStatus},
 };
-use kubelet_pod_spec::{ephemeral::as_container, identity};
+use kubelet_pod_spec::ephemeral::as_container;
 use tracing::{info, warn};
 
 use super::{
@@ -136,10 +136,7 @@ impl RuntimeManager {
         for sandbox in &status.sandboxes {
             let stopped = self.cri.stop_pod_sandbox(&sandbox.id).await;
             if sandbox.ready && stopped.is_ok() {
-                info!(
-                    pod = pod.map(identity::full_name), sandbox_id = %sandbox.id,
-                    "stopped sandbox"
-                );
+                info!(sandbox_id = %sandbox.id, "stopped sandbox");
             }
             result = result.and(stopped.map_err(KillError::Sandbox));
         }
@@ -196,7 +193,7 @@ impl RuntimeManager {
         let grace = killing.grace_override.unwrap_or(ending.grace);
         self.terminations.begin(&status.id, grace);
         info!(
-            pod = pod.map(identity::full_name), container = %status.name,
+            container = %status.name,
             container_id = %status.id, grace_seconds = self.terminations.left(&status.id).as_secs(),
             why = killing.message, "stopping container"
         );
@@ -216,8 +213,7 @@ impl RuntimeManager {
             let waited = self.terminations.hook(&status.id, hook.run()).await;
             if waited == HookOutcome::TimedOut {
                 warn!(
-                    pod = pod.map(identity::full_name), container = %status.name,
-                    container_id = %status.id, "PreStopHook not completed in grace period"
+                    container = %status.name, container_id = %status.id, "PreStopHook not completed in grace period"
                 );
             }
         }
@@ -276,8 +272,7 @@ impl PreStop {
         };
         let pod = self.pod.as_ref();
         warn!(
-            pod = pod.map(identity::full_name), container = %self.name,
-            container_id = %self.id, %error, "PreStopHook failed"
+            container = %self.name, container_id = %self.id, %error, "PreStopHook failed"
         );
         if let Some(pod) = pod {
             // The error may contain secrets.

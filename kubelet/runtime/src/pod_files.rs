@@ -46,7 +46,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileEr
 ///
 /// # Errors
 /// File system error.
-pub async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, FileError> {
+pub(crate) async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, FileError> {
     let path = log_dir.join(container);
     files::create_dir_all(&path)
         .await
@@ -56,7 +56,7 @@ pub async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, Fi
 
 /// The restart count of a container whose runs the runtime has forgotten, from the names of its log
 /// files.
-pub async fn restart_count_from_logs(log_dir: &Path) -> u32 {
+pub(crate) async fn restart_count_from_logs(log_dir: &Path) -> u32 {
     let names = files::names(log_dir).await.unwrap_or_default();
     let mut next = 0;
     for name in names {
@@ -76,7 +76,7 @@ pub async fn restart_count_from_logs(log_dir: &Path) -> u32 {
 ///
 /// # Errors
 /// File system error.
-pub async fn make_termination_message(
+pub(crate) async fn make_termination_message(
     pod_dir: &Path,
     container: &Container,
     restart_count: u32,
@@ -111,7 +111,7 @@ pub async fn make_termination_message(
 ///
 /// # Errors
 /// File system error, or the pod has no valid hostname.
-pub async fn make_hosts_file(
+pub(crate) async fn make_hosts_file(
     pod: &Pod,
     spec: &PodSpec,
     container: &Container,

@@ -8,7 +8,7 @@ use kubelet_cri_client::{
     pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
 };
 use kubelet_host::repeatable;
-use kubelet_pod_spec::{directory, identity};
+use kubelet_pod_spec::directory;
 use tracing::{debug, info, warn};
 
 use super::RuntimeManager;
@@ -54,7 +54,7 @@ impl RuntimeManager {
             match self.remove_container(container, &log_dir).await {
                 Ok(()) => pruned = true,
                 Err(error) => warn!(
-                    pod = identity::full_name(pod), container = %container.name, %error,
+                    container = %container.name, %error,
                     "cannot remove a dead container"
                 ),
             }
@@ -63,7 +63,7 @@ impl RuntimeManager {
             match self.cri.remove_pod_sandbox(&sandbox.id).await {
                 Ok(()) => pruned = true,
                 Err(error) => warn!(
-                    pod = identity::full_name(pod), sandbox_id = %sandbox.id, %error,
+                    sandbox_id = %sandbox.id, %error,
                     "cannot remove a dead sandbox"
                 ),
             }

@@ -332,10 +332,7 @@ impl RuntimeManager {
         let (name, namespace) = (identity::name(pod), identity::namespace(pod));
         let link = links::link_path(dir, name, namespace, &container.name, id);
         if let Err(error) = repeatable::blocking(move || links::make(&link, &log)).await {
-            warn!(
-                pod = identity::full_name(pod), %error,
-                "cannot create the symlink to a container log"
-            );
+            warn!(%error, "cannot create the symlink to a container log");
         }
     }
 

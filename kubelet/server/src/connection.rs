@@ -170,10 +170,10 @@ where
                 biased;
                 () = serve_stream(stream, service, &place, cancel) => {}
                 () = place.evicted() => {
-                    debug!(address = ?place.address(), "A client makes room for another");
+                    debug!(address = ?place.address(), "closed a connection to make room for another");
                 }
                 () = place.first_request_timeout(FIRST_REQUEST) => {
-                    debug!(address = ?place.address(), "A client sent no request");
+                    debug!(address = ?place.address(), "closed a connection that sent no request");
                 }
             }
         });

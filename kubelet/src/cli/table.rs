@@ -5,7 +5,7 @@ use super::value::Kind::{self, *};
 
 /// A flag of the kubelet.
 #[derive(Clone, Copy, Debug)]
-pub struct Flag {
+pub(super) struct Flag {
     /// Its name, without dashes.
     pub name: &'static str,
     /// The syntax of its value.
@@ -18,7 +18,7 @@ pub struct Flag {
 
 /// What a flag sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(super) enum Target {
     /// The field of `KubeletConfiguration` at this path.
     Field(&'static str),
     /// A setting outside `KubeletConfiguration`, read by name when the settings are assembled.
@@ -44,7 +44,7 @@ const fn flag(name: &'static str, kind: Kind, target: Target, help: &'static str
 
 /// All flags, under the headings of `--help`, one per line.
 #[rustfmt::skip]
-pub const GROUPS: &[(&str, &[Flag])] = &[
+pub(super) const GROUPS: &[(&str, &[Flag])] = &[
     (
         "Configuration",
         &[

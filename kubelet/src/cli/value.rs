@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// The syntax of a flag's value, as upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Any text.
     Text,
     /// `true` or `false`; the flag alone means `true`.
@@ -37,7 +37,7 @@ pub enum Kind {
 
 impl Kind {
     /// The placeholder of the value in `--help`.
-    pub fn placeholder(self) -> &'static str {
+    pub(super) fn placeholder(self) -> &'static str {
         match self {
             Self::Text => "TEXT",
             Self::Bool => "true|false",
@@ -55,7 +55,7 @@ impl Kind {
     }
 
     /// Whether the flag may be repeated, each time adding to the value.
-    pub fn accumulates(self) -> bool {
+    pub(super) fn accumulates(self) -> bool {
         !matches!(
             self,
             Self::Text | Self::Bool | Self::Int | Self::Duration | Self::Ip
@@ -66,7 +66,7 @@ impl Kind {
     ///
     /// # Errors
     /// The expected syntax.
-    pub fn parse(self, text: &str) -> Result<Value, String> {
+    pub(super) fn parse(self, text: &str) -> Result<Value, String> {
         match self {
             Self::Text => Ok(json!(text)),
             Self::Bool => parse_bool(text).map(Value::Bool),
@@ -161,7 +161,7 @@ fn reservation(text: &str) -> Result<Value, String> {
 }
 
 /// Adds the value of a repeated flag.
-pub fn accumulate(total: &mut Value, more: Value) {
+pub(super) fn accumulate(total: &mut Value, more: Value) {
     match (total, more) {
         (Value::Array(total), Value::Array(more)) => total.extend(more),
         (Value::Object(total), Value::Object(more)) => {

@@ -203,8 +203,8 @@ fn children(dir: &Path) -> Vec<(String, PathBuf)> {
 
 fn report(path: &Path, removed: Result<(), WorkerError>) {
     match removed {
-        Ok(()) => info!(path = %path.display(), "removed an orphaned pod directory"),
-        Err(error) => warn!(%error, "cannot remove an orphaned pod directory"),
+        Ok(()) => info!(path = %path.display(), "removed a directory of an orphaned pod"),
+        Err(error) => warn!(%error, "cannot remove a directory of an orphaned pod"),
     }
 }
 

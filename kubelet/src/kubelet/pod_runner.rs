@@ -207,7 +207,7 @@ impl Kubelet {
             return;
         };
         let parts = &*self.0;
-        let keeper = InhibitorLockHolder {
+        let lock_holder = InhibitorLockHolder {
             login_manager,
             periods: &parts.options.shutdown_grace_periods,
             shutdown: &parts.shutdown,
@@ -218,7 +218,7 @@ impl Kubelet {
             },
             events: &parts.events,
         };
-        keeper.run(cancel).await;
+        lock_holder.run(cancel).await;
     }
 
     async fn rotate_logs(&self, cancel: CancellationToken) {

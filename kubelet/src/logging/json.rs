@@ -109,12 +109,12 @@ impl Fields {
         self.others.push((field.name(), json));
     }
 
-    /// Adds the fields of a span around this one, except those that both have.
+    /// Adds the fields of a span around this one, unless both have one of that name: a line about
+    /// another pod must not have the UID of the span's.
     fn add_outer(&mut self, outer: &Self) {
-        for (name, json) in &outer.others {
-            if !self.others.iter().any(|(own, _)| own == name) {
-                self.others.push((name, json.clone()));
-            }
+        let has = |name: &str| self.others.iter().any(|(own, _)| *own == name);
+        if !outer.others.iter().any(|(name, _)| has(name)) {
+            self.others.extend_from_slice(&outer.others);
         }
     }
 }
@@ -210,7 +210,7 @@ mod tests {
                 json!({"msg": "why", "v": 4, "share": 0.5, "nan": null}),
                 json!({"msg": "bad", "list": "[\"a\"]"}),
                 json!({"msg": "started", "v": 0, "pod": "web", "pod_uid": "u1", "container": "c"}),
-                json!({"msg": "rejected", "v": 0, "pod": "other", "pod_uid": "u1"}),
+                json!({"msg": "rejected", "v": 0, "pod": "other"}),
             ]
         );
     }

@@ -14,7 +14,7 @@ use super::{ContainerRecord, PodRecord};
 ///
 /// # Errors
 /// A CRI call failed.
-pub async fn inspect(
+pub(super) async fn inspect(
     cri: &CriClient,
     record: &PodRecord,
     known: &PodStatus,

@@ -15,23 +15,23 @@ use kubelet_pod_spec::{
 };
 
 /// Amounts by resource name.
-pub type ResourceList = BTreeMap<String, Quantity>;
+pub(super) type ResourceList = BTreeMap<String, Quantity>;
 
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// A CPU amount in millicores.
-pub fn millis(thousandths: i64) -> Quantity {
+pub(super) fn millis(thousandths: i64) -> Quantity {
     Quantity(decimal(i128::from(thousandths) * (NANOS / 1000)))
 }
 
 /// An amount of bytes, with binary suffix.
-pub fn bytes(bytes: i64) -> Quantity {
+pub(super) fn bytes(bytes: i64) -> Quantity {
     Quantity(binary(i128::from(bytes) * NANOS))
 }
 
 /// Requests and limits in canonical form.
-pub fn canonical(resources: &ResourceRequirements) -> ResourceRequirements {
+pub(super) fn canonical(resources: &ResourceRequirements) -> ResourceRequirements {
     let list = |list: &ResourceList| -> ResourceList {
         list.iter()
             .map(|(name, quantity)| {
@@ -49,7 +49,7 @@ pub fn canonical(resources: &ResourceRequirements) -> ResourceRequirements {
 
 /// Requests and limits of the whole pod: its pod-level resources where set, else the most that its
 /// containers need at the same time; plus overhead.
-pub fn of_pod(spec: &PodSpec) -> ResourceRequirements {
+pub(super) fn of_pod(spec: &PodSpec) -> ResourceRequirements {
     let own = spec.resources.as_ref();
     let requests = together(spec, |resources| resources.requests.as_ref());
     let limits = together(spec, |resources| resources.limits.as_ref());

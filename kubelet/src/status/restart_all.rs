@@ -5,7 +5,7 @@ use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
 use kubelet_pod_spec::restart_rules;
 
 /// Condition: a container's exit restarts all containers of the pod.
-pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
+pub(super) const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 
 /// Whether all containers must be restarted: the restart is under way, or a container's exit
 /// requests it.

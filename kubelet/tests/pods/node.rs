@@ -31,12 +31,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub const SECOND: Duration = Duration::from_secs(1);
-pub const IMAGE: &str = "busybox:1";
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const IMAGE: &str = "busybox:1";
 
 /// The state that survives a kubelet restart: the runtime and the node's directories.
 #[derive(Clone)]
-pub struct Node {
+pub(crate) struct Node {
     pub runtime: FakeRuntime,
     pub dir: Arc<tempfile::TempDir>,
     /// The objects of the API server; none by default.
@@ -47,12 +47,12 @@ pub struct Node {
 
 impl Node {
     /// A node without an API server.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_objects(Arc::new(NoObjects))
     }
 
     /// A node whose API server serves `objects`.
-    pub fn with_objects(objects: Arc<dyn Objects>) -> Self {
+    pub(crate) fn with_objects(objects: Arc<dyn Objects>) -> Self {
         let runtime = FakeRuntime::new();
         runtime.add_image(IMAGE);
         Self {
@@ -64,13 +64,13 @@ impl Node {
     }
 
     /// IDs of the ready sandboxes.
-    pub fn ready_sandboxes(&self) -> Vec<String> {
+    pub(crate) fn ready_sandboxes(&self) -> Vec<String> {
         let sandboxes = self.runtime.sandboxes().into_iter();
         let ready = sandboxes.filter(|s| s.state == PodSandboxState::SandboxReady);
         ready.map(|sandbox| sandbox.id).collect()
     }
 
-    pub fn options(&self) -> KubeletOptions {
+    pub(crate) fn options(&self) -> KubeletOptions {
         KubeletOptions {
             node: LocalNode {
                 name: "node".to_owned(),
@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    pub fn kubelet(
+    pub(crate) fn kubelet(
         &self,
         options: KubeletOptions,
         ready: Arc<AtomicBool>,
@@ -109,16 +109,16 @@ impl Node {
         Kubelet::new(parts, cancel)
     }
 
-    pub fn start(&self) -> Running {
+    pub(crate) fn start(&self) -> Running {
         self.start_with(self.options())
     }
 
-    pub fn start_with(&self, options: KubeletOptions) -> Running {
+    pub(crate) fn start_with(&self, options: KubeletOptions) -> Running {
         self.start_under(options, Logind::default())
     }
 
     /// Starts a kubelet on a node whose shutdown `login_manager` controls.
-    pub fn start_under(
+    pub(crate) fn start_under(
         &self,
         options: KubeletOptions,
         login_manager: impl LoginManager + 'static,
@@ -145,7 +145,7 @@ impl Node {
 }
 
 /// A running kubelet.
-pub struct Running {
+pub(crate) struct Running {
     pub kubelet: Kubelet,
     pub ready: Arc<AtomicBool>,
     updates: mpsc::Sender<PodUpdate>,
@@ -163,29 +163,29 @@ impl Running {
         self.updates.send(update).await.unwrap();
     }
 
-    pub async fn add(&self, pod: Pod) {
+    pub(crate) async fn add(&self, pod: Pod) {
         self.send(PodOperation::Add, vec![pod]).await;
     }
 
-    pub async fn add_all(&self, pods: Vec<Pod>) {
+    pub(crate) async fn add_all(&self, pods: Vec<Pod>) {
         self.send(PodOperation::Add, pods).await;
     }
 
-    pub async fn update(&self, pod: Pod) {
+    pub(crate) async fn update(&self, pod: Pod) {
         self.send(PodOperation::Update, vec![pod]).await;
     }
 
-    pub async fn remove(&self, pod: Pod) {
+    pub(crate) async fn remove(&self, pod: Pod) {
         self.send(PodOperation::Remove, vec![pod]).await;
     }
 
     /// Stops the kubelet; the pods keep running.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.cancel.cancel();
         self.task.await.unwrap();
     }
 
-    pub fn status(&self, name: &str) -> PodStatus {
+    pub(crate) fn status(&self, name: &str) -> PodStatus {
         let pods = self.kubelet.pods();
         let pod = pods
             .into_iter()
@@ -193,30 +193,30 @@ impl Running {
         pod.and_then(|pod| pod.status).unwrap_or_default()
     }
 
-    pub fn phase(&self, name: &str) -> String {
+    pub(crate) fn phase(&self, name: &str) -> String {
         self.status(name).phase.unwrap_or_default()
     }
 
-    pub fn container(&self, name: &str) -> ContainerStatus {
+    pub(crate) fn container(&self, name: &str) -> ContainerStatus {
         let statuses = self.status(name).container_statuses.unwrap_or_default();
         statuses.into_iter().next().unwrap_or_default()
     }
 
     /// The waiting reason of the pod's first container.
-    pub fn waiting(&self, name: &str) -> String {
+    pub(crate) fn waiting(&self, name: &str) -> String {
         let state = self.container(name).state.unwrap_or_default();
         state.waiting.and_then(|w| w.reason).unwrap_or_default()
     }
 
     /// Waits until the pod `name` is in `phase`; panics after `limit`.
-    pub async fn until_phase(&self, name: &str, phase: &str, limit: Duration) {
+    pub(crate) async fn until_phase(&self, name: &str, phase: &str, limit: Duration) {
         let what = format!("{name} to be {phase}: {:#?}", self.status(name));
         until(&what, limit, || self.phase(name) == phase).await;
     }
 }
 
 /// Waits until a condition holds; panics after `limit`.
-pub async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !holds() {
         assert!(Instant::now() < deadline, "waited {limit:?} for {what}");
@@ -226,7 +226,7 @@ pub async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool)
 }
 
 /// A static pod with one container `c`; `spec` is merged into its spec.
-pub fn pod(name: &str, uid: &str, spec: Value) -> Pod {
+pub(crate) fn pod(name: &str, uid: &str, spec: Value) -> Pod {
     let mut pod = json!({
         "metadata": {
             "name": name, "namespace": "default", "uid": uid,

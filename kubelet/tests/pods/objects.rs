@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 /// Objects by resource (such as `secret`), namespace (empty if cluster-scoped) and name.
 #[derive(Debug, Default)]
-pub struct MemoryObjects {
+pub(crate) struct MemoryObjects {
     objects: Mutex<BTreeMap<(String, String, String), Value>>,
     /// The patches of persistent volume claims.
     patches: Mutex<Vec<Value>>,
@@ -35,7 +35,7 @@ pub struct MemoryObjects {
 
 impl MemoryObjects {
     /// Creates or replaces an object.
-    pub fn put(&self, resource: &str, mut object: Value) {
+    pub(crate) fn put(&self, resource: &str, mut object: Value) {
         let key = |field: &str| {
             let text = object["metadata"][field].as_str();
             text.unwrap_or_default().to_owned()
@@ -48,36 +48,36 @@ impl MemoryObjects {
     }
 
     /// Creates or replaces a config map or secret with this `data`.
-    pub fn put_data(&self, resource: &str, namespace: &str, name: &str, data: Value) {
+    pub(crate) fn put_data(&self, resource: &str, namespace: &str, name: &str, data: Value) {
         let metadata = json!({"namespace": namespace, "name": name});
         self.put(resource, json!({"metadata": metadata, "data": data}));
     }
 
     /// Removes an object.
-    pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
+    pub(crate) fn remove(&self, resource: &str, namespace: &str, name: &str) {
         let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
         self.objects.lock().unwrap().remove(&key);
     }
 
     /// The current object; null if there is none.
-    pub fn get_raw(&self, resource: &str, namespace: &str, name: &str) -> Value {
+    pub(crate) fn get_raw(&self, resource: &str, namespace: &str, name: &str) -> Value {
         let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
         let objects = self.objects.lock().unwrap();
         objects.get(&key).cloned().unwrap_or_default()
     }
 
     /// All patches of claims.
-    pub fn patches(&self) -> Vec<Value> {
+    pub(crate) fn patches(&self) -> Vec<Value> {
         self.patches.lock().unwrap().clone()
     }
 
     /// Makes all reads fail with `message`, or succeed again.
-    pub fn set_away(&self, message: Option<&str>) {
+    pub(crate) fn set_away(&self, message: Option<&str>) {
         *self.away.lock().unwrap() = message.map(str::to_owned);
     }
 
     /// Whether all reads fail.
-    pub fn is_away(&self) -> bool {
+    pub(crate) fn is_away(&self) -> bool {
         self.away.lock().unwrap().is_some()
     }
 

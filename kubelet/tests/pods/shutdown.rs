@@ -36,7 +36,7 @@ const CRITICAL: i32 = 2_000_000_000;
 
 /// A login manager that the test controls.
 #[derive(Clone)]
-pub struct FakeLogin(Arc<Mutex<State>>);
+pub(crate) struct FakeLogin(Arc<Mutex<State>>);
 
 struct State {
     is_away: bool,
@@ -51,7 +51,7 @@ struct State {
 }
 
 impl FakeLogin {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             is_away: false,
             delay: 5 * SECOND,
@@ -65,7 +65,7 @@ impl FakeLogin {
     }
 
     /// Starts or cancels a shutdown.
-    pub fn shut_down(&self, is_shutting_down: bool) {
+    pub(crate) fn shut_down(&self, is_shutting_down: bool) {
         let mut state = self.0.lock();
         state.is_shutting_down = is_shutting_down;
         state
@@ -74,12 +74,12 @@ impl FakeLogin {
     }
 
     /// Whether an inhibitor lock is held.
-    pub fn is_held_up(&self) -> bool {
+    pub(crate) fn is_held_up(&self) -> bool {
         self.0.lock().locks.load(Ordering::Relaxed) > 0
     }
 
     /// Waits until an inhibitor lock is held.
-    pub async fn until_held_up(&self) {
+    pub(crate) async fn until_held_up(&self) {
         until("a lock", 60 * SECOND, || self.is_held_up()).await;
     }
 
@@ -90,13 +90,13 @@ impl FakeLogin {
     }
 }
 
-pub struct FakeSession {
+pub(crate) struct FakeSession {
     login: FakeLogin,
     signals: mpsc::UnboundedReceiver<bool>,
 }
 
 #[derive(Debug)]
-pub struct FakeLock(Arc<AtomicUsize>);
+pub(crate) struct FakeLock(Arc<AtomicUsize>);
 
 impl Drop for FakeLock {
     fn drop(&mut self) {
@@ -162,7 +162,7 @@ impl Session for FakeSession {
 }
 
 /// Options with a period of 20 seconds for pods of priority 0, and of 10 seconds for critical ones.
-pub fn options(node: &Node) -> KubeletOptions {
+pub(crate) fn options(node: &Node) -> KubeletOptions {
     let of = |priority, seconds| ShutdownGracePeriod {
         priority,
         period: Duration::from_secs(seconds),
@@ -174,7 +174,7 @@ pub fn options(node: &Node) -> KubeletOptions {
 }
 
 /// A pod with one container of the same name, and a grace period.
-pub fn pod_of(name: &str, priority: i32, grace: u64) -> Pod {
+pub(crate) fn pod_of(name: &str, priority: i32, grace: u64) -> Pod {
     let container = json!({"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent"});
     let spec = json!({
         "priority": priority, "terminationGracePeriodSeconds": grace, "containers": [container],

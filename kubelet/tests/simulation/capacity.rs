@@ -27,7 +27,7 @@ const PROMPT: Duration = Duration::from_secs(2);
 impl Simulation {
     /// Fills the node. A pod that does not fit is rejected and never starts; a static pod preempts
     /// another one, which terminates within its grace period.
-    pub async fn fill(&mut self) {
+    pub(crate) async fn fill(&mut self) {
         let share = Machine::read().cpus * 1000 / FILLERS;
         let mut sized = Vec::new();
         for _ in 0..FILLERS {
@@ -62,7 +62,7 @@ impl Simulation {
     }
 
     /// Gives a pod a debug container, which is never restarted.
-    pub async fn debug(&mut self) {
+    pub(crate) async fn debug(&mut self) {
         let index = self.add_sized(Source::Api, 1).await;
         sleep(PROMPT).await;
         let subject = &self.subjects[index];
@@ -84,7 +84,7 @@ impl Simulation {
     }
 
     /// Resizes a pod: its running container gets the new CPU shares.
-    pub async fn resize(&mut self) {
+    pub(crate) async fn resize(&mut self) {
         let index = self.add_sized(Source::Api, 100).await;
         sleep(PROMPT).await;
         let mut containers = serde_json::to_value(&self.subjects[index].spec().containers).unwrap();

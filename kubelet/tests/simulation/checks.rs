@@ -39,7 +39,7 @@ impl Found {
 }
 
 /// The first difference from the expected final state.
-pub fn problem(simulation: &Simulation) -> Option<String> {
+pub(crate) fn problem(simulation: &Simulation) -> Option<String> {
     let runtime = &simulation.node.runtime;
     let twice = runtime.started_twice();
     assert!(twice.is_empty(), "started while it was running: {twice:#?}");
@@ -275,7 +275,7 @@ fn container_statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStat
 }
 
 /// The status in one line, without times.
-pub fn summary(status: &PodStatus) -> String {
+pub(crate) fn summary(status: &PodStatus) -> String {
     let mut line = status.phase.clone().unwrap_or_default();
     for container in container_statuses(status) {
         let (name, restarts, state) = (&container.name, container.restart_count, state(container));
@@ -307,10 +307,10 @@ thread_local! {
 }
 
 /// Counts panics on this thread, because panics of tasks are otherwise lost.
-pub struct Panics(usize);
+pub(crate) struct Panics(usize);
 
 impl Panics {
-    pub fn watch() -> Self {
+    pub(crate) fn watch() -> Self {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
@@ -322,7 +322,7 @@ impl Panics {
         Self(PANICS.get())
     }
 
-    pub fn assert_none(&self) {
+    pub(crate) fn assert_none(&self) {
         assert_eq!(PANICS.get(), self.0, "tasks panicked");
     }
 }

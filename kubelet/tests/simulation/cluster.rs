@@ -37,13 +37,13 @@ use crate::{
 };
 
 /// The node's name.
-pub const NODE: &str = "node";
+pub(crate) const NODE: &str = "node";
 const NAMESPACE: &str = "default";
 /// A variable whose value comes from a secret.
 const VARIABLE: &str = "FROM_SECRET";
 
 /// The API server of the node.
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub server: ApiServer,
     pub node: watch::Sender<Option<Arc<Node>>>,
     /// When the server's last faults ended; `None` while it fails by chance.
@@ -53,7 +53,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let since_epoch = Duration::from_secs(EPOCH.unsigned_abs());
         let server = ApiServer::start_at(Some(since_epoch)).unwrap();
         let resources = json!({
@@ -73,7 +73,7 @@ impl Cluster {
     }
 
     /// Makes requests of the node fail by chance until [`Self::be_well`].
-    pub fn fail_by_chance(&self, random: Random, trace: Trace) {
+    pub(crate) fn fail_by_chance(&self, random: Random, trace: Trace) {
         let random = Mutex::new(random);
         self.server.intercept(Some(Arc::new(move |record| {
             let verdict = meet(record, &mut random.lock());
@@ -84,7 +84,7 @@ impl Cluster {
     }
 
     /// Loses the answers of the node's next `requests` writes; the writes take effect.
-    pub fn lose(&self, requests: usize) {
+    pub(crate) fn lose(&self, requests: usize) {
         let lost = AtomicUsize::new(0);
         self.server.intercept(Some(Arc::new(move |record| {
             let writes = !matches!(record.verb, "get" | "list" | "watch");
@@ -97,13 +97,13 @@ impl Cluster {
     }
 
     /// Ends all faults.
-    pub fn be_well(&mut self) {
+    pub(crate) fn be_well(&mut self) {
         self.server.intercept(None);
         self.well_since = Some(Instant::now());
     }
 
     /// Performs a user's operation on a pod.
-    pub async fn tell(&self, operation: PodOperation, pod: &Pod) {
+    pub(crate) async fn tell(&self, operation: PodOperation, pod: &Pod) {
         let name = pod.metadata.name.as_deref().unwrap();
         match operation {
             PodOperation::Add => {
@@ -162,7 +162,7 @@ impl Cluster {
 
     /// Gives a pod a variable from a secret and a volume from a config map; both objects are
     /// created after `after`.
-    pub fn give_needs(&mut self, pod: &mut Pod, after: Duration) {
+    pub(crate) fn give_needs(&mut self, pod: &mut Pod, after: Duration) {
         let name = pod.metadata.name.clone().unwrap();
         let mut given = serde_json::to_value(&*pod).unwrap();
         let container = &mut given["spec"]["containers"][0];
@@ -190,7 +190,7 @@ impl Cluster {
     }
 
     /// Creates the objects that are due.
-    pub fn bring_due(&mut self) {
+    pub(crate) fn bring_due(&mut self) {
         let now = Instant::now();
         for (_, plural, object) in self.due.extract_if(.., |(at, ..)| *at <= now) {
             self.server.create("v1", plural, NAMESPACE, object).unwrap();
@@ -217,7 +217,7 @@ fn meet(record: &Record, random: &mut Random) -> Verdict {
 impl Simulation {
     /// Ends watches, or takes the API server away for a while; it may then have compacted the
     /// changes.
-    pub async fn trouble(&mut self) {
+    pub(crate) async fn trouble(&mut self) {
         let Some(cluster) = &self.node.cluster else {
             return;
         };
@@ -238,7 +238,7 @@ impl Simulation {
 }
 
 /// The first difference between the API server and the node.
-pub fn problem(simulation: &Simulation) -> Option<String> {
+pub(crate) fn problem(simulation: &Simulation) -> Option<String> {
     let cluster = simulation.node.cluster.as_ref()?;
     let pods = cluster.server.list("v1", "pods", NAMESPACE).unwrap();
     let pods = pods.into_iter().map(|pod| {

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The wall-clock time at which every run begins: 2026-01-01.
-pub const EPOCH: i64 = 1_767_225_600;
+pub(crate) const EPOCH: i64 = 1_767_225_600;
 /// The time to converge once the runtime's faults are cleared. A pull that failed just before backs
 /// off for up to five minutes, and once more if the next attempt exceeds the pull rate limit.
 const SETTLED: Duration = Duration::from_secs(11 * 60);
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(4);
 const CALM: Duration = Duration::from_secs(60);
 
 /// One run.
-pub struct Simulation {
+pub(crate) struct Simulation {
     pub node: Node,
     pub kubelet: Running,
     pub subjects: Vec<SimulatedPod>,
@@ -52,7 +52,7 @@ pub struct Simulation {
 }
 
 /// Runs a seed with `pods` pods; panics if an invariant does not hold.
-pub async fn simulate(seed: u64, pods: usize) -> Trace {
+pub(crate) async fn simulate(seed: u64, pods: usize) -> Trace {
     let epoch = Timestamp::from_second(EPOCH).unwrap();
     let _repeatable = Repeatable::on_this_thread(seed, epoch);
     let panics = Panics::watch();
@@ -115,7 +115,7 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
 
 impl Simulation {
     /// Records the statuses that changed.
-    pub fn observe(&mut self) {
+    pub(crate) fn observe(&mut self) {
         for subject in &mut self.subjects {
             let status = self
                 .kubelet
@@ -153,7 +153,7 @@ impl Simulation {
     }
 
     /// The first violated invariant.
-    pub fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         checks::problem(self).or_else(|| cluster::problem(self))
     }
 

@@ -9,7 +9,7 @@ use tonic::Status;
 use e2e::random::Random;
 
 /// Makes the runtime fail by chance until its faults are cleared.
-pub fn begin(runtime: &FakeRuntime, random: Random) {
+pub(crate) fn begin(runtime: &FakeRuntime, random: Random) {
     let random = Mutex::new(random);
     runtime.faults_by_chance(move |verb| meet(verb, &mut random.lock()));
 }
@@ -37,7 +37,7 @@ fn meet(verb: Verb, random: &mut Random) -> Option<Fault> {
 }
 
 /// Makes lists fail; returns for how long.
-pub fn outage(runtime: &FakeRuntime, random: &mut Random) -> Duration {
+pub(crate) fn outage(runtime: &FakeRuntime, random: &mut Random) -> Duration {
     use e2e::fake_runtime::Times::N;
     let away = Fault::Error(Status::unavailable("the engine restarts"));
     let calls = usize::try_from(random.between(1, 8)).unwrap();

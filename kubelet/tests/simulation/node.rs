@@ -45,7 +45,7 @@ const UPDATES: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// State that survives a kubelet restart.
-pub struct Node {
+pub(crate) struct Node {
     pub runtime: FakeRuntime,
     pub failing: Failing,
     pub trace: Trace,
@@ -56,7 +56,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(runtime: FakeRuntime, cluster: Option<Cluster>, random: &mut Random) -> Self {
+    pub(crate) fn new(runtime: FakeRuntime, cluster: Option<Cluster>, random: &mut Random) -> Self {
         let dir = memory_dir();
         let options = KubeletOptions {
             node: LocalNode {
@@ -104,7 +104,7 @@ impl Node {
     }
 
     /// Starts a kubelet that has not received all pods yet.
-    pub fn start(&self) -> Running {
+    pub(crate) fn start(&self) -> Running {
         let timeout = self.options.cri.request_timeout;
         let runtime = Traced {
             service: self.runtime.runtime_service(),
@@ -190,7 +190,7 @@ fn memory_dir() -> tempfile::TempDir {
 }
 
 /// A running kubelet.
-pub struct Running {
+pub(crate) struct Running {
     pub kubelet: Kubelet,
     sources: Sources,
     cancel: CancellationToken,
@@ -230,7 +230,7 @@ impl Running {
     }
 
     /// Sends an update to a standalone kubelet.
-    pub async fn send(&self, operation: PodOperation, source: Source, pods: Vec<Pod>) {
+    pub(crate) async fn send(&self, operation: PodOperation, source: Source, pods: Vec<Pod>) {
         let Sources::Told { updates, .. } = &self.sources else {
             return;
         };
@@ -245,7 +245,7 @@ impl Running {
     }
 
     /// Sets the static pods of a node in a cluster.
-    pub async fn set_static(&self, pods: Vec<Pod>) {
+    pub(crate) async fn set_static(&self, pods: Vec<Pod>) {
         let Sources::Cluster { file } = &self.sources else {
             return;
         };
@@ -256,14 +256,14 @@ impl Running {
     }
 
     /// Marks all sources of a standalone kubelet as read.
-    pub fn sources_are_read(&self) {
+    pub(crate) fn sources_are_read(&self) {
         if let Sources::Told { ready, .. } = &self.sources {
             ready.store(true, Ordering::Relaxed);
         }
     }
 
     /// Stops the kubelet at any point; the pods keep running.
-    pub async fn kill(self) {
+    pub(crate) async fn kill(self) {
         self.cancel.cancel();
         let ended = tokio::time::timeout(Duration::from_millis(10), self.task);
         ended.await.unwrap().unwrap();

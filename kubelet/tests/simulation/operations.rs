@@ -27,7 +27,7 @@ impl Simulation {
     }
 
     /// Performs a random operation.
-    pub async fn act(&mut self) {
+    pub(crate) async fn act(&mut self) {
         match self.random.below(1000) {
             0..=399 if self.present() < self.room => self.add().await,
             0..=399 => self.remove().await,
@@ -60,22 +60,22 @@ impl Simulation {
         }
     }
 
-    pub async fn add(&mut self) {
+    pub(crate) async fn add(&mut self) {
         self.add_of(pods::KINDS).await;
     }
 
     /// Adds a pod that keeps running.
-    pub async fn add_server(&mut self) {
+    pub(crate) async fn add_server(&mut self) {
         self.add_of(&[pods::server]).await;
     }
 
     /// Adds jobs.
-    pub async fn add_job(&mut self) {
+    pub(crate) async fn add_job(&mut self) {
         self.add_of(&[pods::job]).await;
     }
 
     /// Adds a pod that requests `millis` thousandths of a CPU; returns its index.
-    pub async fn add_sized(&mut self, source: Source, millis: i64) -> usize {
+    pub(crate) async fn add_sized(&mut self, source: Source, millis: i64) -> usize {
         let slot = self.generations.len();
         self.generations.push(0);
         let runtime = &self.node.runtime;
@@ -86,7 +86,7 @@ impl Simulation {
     }
 
     /// Adds a pod that keeps running and needs objects that are created after `after`.
-    pub async fn add_needy(&mut self, after: Duration) {
+    pub(crate) async fn add_needy(&mut self, after: Duration) {
         let slot = self.generations.len();
         self.generations.push(0);
         let runtime = &self.node.runtime;
@@ -121,7 +121,7 @@ impl Simulation {
         self.subjects.len() - 1
     }
 
-    pub async fn send(&mut self, operation: PodOperation, index: usize) {
+    pub(crate) async fn send(&mut self, operation: PodOperation, index: usize) {
         let subject = &mut self.subjects[index];
         subject.note(operation);
         let (pod, source) = (subject.pod.clone(), subject.source);
@@ -191,13 +191,13 @@ impl Simulation {
         subject.disturbed |= self.node.runtime.exit_sandboxes_of(&subject.uid) > 0;
     }
 
-    pub async fn remove(&mut self) {
+    pub(crate) async fn remove(&mut self) {
         if let Some(index) = self.pick(|subject| subject.present) {
             self.remove_one(index).await;
         }
     }
 
-    pub async fn remove_one(&mut self, index: usize) {
+    pub(crate) async fn remove_one(&mut self, index: usize) {
         self.subjects[index].present = false;
         self.send(PodOperation::Remove, index).await;
     }
@@ -211,7 +211,7 @@ impl Simulation {
         self.delete_one(index).await;
     }
 
-    pub async fn delete_one(&mut self, index: usize) {
+    pub(crate) async fn delete_one(&mut self, index: usize) {
         // The API server removes a pod with a grace period of 0 immediately.
         let least = u64::from(self.node.cluster.is_some());
         let grace = i64::try_from(self.random.between(least, 5)).unwrap();
@@ -248,7 +248,7 @@ impl Simulation {
     }
 
     /// Changes the image of the pod's first container.
-    pub async fn change_image(&mut self, index: usize) {
+    pub(crate) async fn change_image(&mut self, index: usize) {
         let image = pods::image(&mut self.random);
         let subject = &mut self.subjects[index];
         subject.disturbed = true;
@@ -310,7 +310,7 @@ impl Simulation {
     }
 
     /// Kills the kubelet and starts another one.
-    pub async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.node.trace.note("the kubelet is killed", &[]);
         self.kills.push(Instant::now());
         let kubelet = self.node.start();
@@ -334,7 +334,7 @@ impl Simulation {
         self.kubelet.sources_are_read();
     }
 
-    pub async fn remove_all(&mut self) {
+    pub(crate) async fn remove_all(&mut self) {
         for index in 0..self.subjects.len() {
             if std::mem::take(&mut self.subjects[index].present) {
                 self.send(PodOperation::Remove, index).await;

@@ -14,7 +14,7 @@ use crate::cluster::NODE;
 
 /// The expected outcome of a pod that only its own containers end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub(crate) enum Expect {
     /// All its containers keep running.
     Runs,
     /// Its containers exit and are restarted forever.
@@ -27,7 +27,7 @@ pub enum Expect {
 
 /// A pod with its expected outcome.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub(crate) struct Planned {
     pub pod: Pod,
     pub source: Source,
     pub expect: Expect,
@@ -37,7 +37,7 @@ pub struct Planned {
 const PRESENT: &[&str] = &["app:1", "app:2"];
 const PULLABLE: &[&str] = &["tool:1", "tool:2", "tool:3"];
 
-pub fn add_images(runtime: &FakeRuntime) {
+pub(crate) fn add_images(runtime: &FakeRuntime) {
     for image in PRESENT {
         runtime.add_image(&with_registry(image));
     }
@@ -51,13 +51,13 @@ fn with_registry(image: &str) -> String {
     format!("registry.test/{image}")
 }
 
-pub fn image(random: &mut Random) -> String {
+pub(crate) fn image(random: &mut Random) -> String {
     let all = [PRESENT, PULLABLE].concat();
     with_registry(random.of(&all))
 }
 
 /// The inputs to a kind of pod.
-pub struct Maker<'a> {
+pub(crate) struct Maker<'a> {
     slot: usize,
     random: &'a mut Random,
     runtime: &'a FakeRuntime,
@@ -65,10 +65,10 @@ pub struct Maker<'a> {
 }
 
 /// A kind of pod: completes the spec and returns the expected outcome.
-pub type Kind = fn(&mut Maker<'_>) -> Expect;
+pub(crate) type Kind = fn(&mut Maker<'_>) -> Expect;
 
 /// The kinds of pods; each entry has the same probability.
-pub const KINDS: &[Kind] = &[
+pub(crate) const KINDS: &[Kind] = &[
     server,
     server,
     server,
@@ -90,19 +90,19 @@ pub const KINDS: &[Kind] = &[
 ];
 
 /// All containers of a pod in start order.
-pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod.spec.as_ref().unwrap();
     let init = spec.init_containers.iter().flatten();
     init.chain(&spec.containers)
 }
 
 /// Whether an init container is a sidecar.
-pub fn is_sidecar(container: &Container) -> bool {
+pub(crate) fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
 /// A pod of one of `kinds`: generation `generation` of its name.
-pub fn plan(
+pub(crate) fn plan(
     slot: usize,
     generation: u32,
     kinds: &[Kind],
@@ -121,7 +121,7 @@ pub fn plan(
 
 /// The first generation of a name from `source`: one container that keeps running and requests
 /// `millis` thousandths of a CPU. Its image is on the node.
-pub fn plan_sized(
+pub(crate) fn plan_sized(
     slot: usize,
     source: Source,
     millis: i64,
@@ -173,7 +173,7 @@ fn planned(
 
 // === kinds ===
 
-pub fn server(maker: &mut Maker<'_>) -> Expect {
+pub(crate) fn server(maker: &mut Maker<'_>) -> Expect {
     maker.policy("Always");
     for _ in 0..maker.random.between(1, 3) {
         maker.container("containers", None);
@@ -236,7 +236,7 @@ fn crash_loop(maker: &mut Maker<'_>) -> Expect {
     Expect::Loops
 }
 
-pub fn job(maker: &mut Maker<'_>) -> Expect {
+pub(crate) fn job(maker: &mut Maker<'_>) -> Expect {
     maker.policy("OnFailure");
     for _ in 0..maker.random.between(1, 2) {
         let fails = maker.random.between(0, 2);

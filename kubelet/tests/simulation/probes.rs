@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 
 /// Names of containers whose probes fail.
 #[derive(Clone, Default)]
-pub struct Failing(Arc<Mutex<BTreeSet<String>>>);
+pub(crate) struct Failing(Arc<Mutex<BTreeSet<String>>>);
 
 impl Failing {
     /// Makes all probes succeed, except those of containers that are marked as failing.
-    pub fn on(runtime: &FakeRuntime) -> Self {
+    pub(crate) fn on(runtime: &FakeRuntime) -> Self {
         let failing = Self::default();
         let names = Arc::clone(&failing.0);
         runtime.on_exec(move |container, _| ExecSyncResponse {
@@ -23,7 +23,7 @@ impl Failing {
     }
 
     /// Inverts the probe results of a container.
-    pub fn flip(&self, container: &str) {
+    pub(crate) fn flip(&self, container: &str) {
         let mut names = self.0.lock();
         if !names.remove(container) {
             names.insert(container.to_owned());
@@ -31,7 +31,7 @@ impl Failing {
     }
 
     /// Makes all probes succeed again.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.0.lock().clear();
     }
 }

@@ -198,7 +198,7 @@ fn is_server(subject: &SimulatedPod) -> bool {
 
 impl Simulation {
     /// Runs some classes of faults, each on converged pods.
-    pub async fn rounds(&mut self) {
+    pub(crate) async fn rounds(&mut self) {
         let mut classes = CLASSES.to_vec();
         classes.retain(|class| self.node.cluster.is_some() || !class.is_of_cluster());
         for _ in 0..ROUNDS {

@@ -10,7 +10,7 @@ use crate::pods::{self, Expect, Planned};
 
 /// A source's operation on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodEvent {
+pub(crate) enum PodEvent {
     /// The pod was added, or came back.
     Added,
     /// The pod was changed.
@@ -22,7 +22,7 @@ pub enum PodEvent {
 }
 
 /// A pod given to the kubelet.
-pub struct SimulatedPod {
+pub(crate) struct SimulatedPod {
     pub uid: String,
     pub slot: usize,
     pub pod: Pod,
@@ -45,7 +45,7 @@ pub struct SimulatedPod {
 }
 
 impl SimulatedPod {
-    pub fn new(slot: usize, planned: Planned) -> Self {
+    pub(crate) fn new(slot: usize, planned: Planned) -> Self {
         Self {
             uid: planned.pod.metadata.uid.clone().unwrap(),
             slot,
@@ -63,7 +63,7 @@ impl SimulatedPod {
     }
 
     /// Records an operation at the current time.
-    pub fn note(&mut self, operation: PodOperation) {
+    pub(crate) fn note(&mut self, operation: PodOperation) {
         let event = match operation {
             PodOperation::Add | PodOperation::Restore => PodEvent::Added,
             PodOperation::Update => PodEvent::Changed,
@@ -75,29 +75,29 @@ impl SimulatedPod {
     }
 
     /// When an operation first happened in a period.
-    pub fn done(&self, event: PodEvent, from: Instant, to: Instant) -> Option<Instant> {
+    pub(crate) fn done(&self, event: PodEvent, from: Instant, to: Instant) -> Option<Instant> {
         let mut events = self.events.iter();
         events.find_map(|(at, done)| (*done == event && from <= *at && *at <= to).then_some(*at))
     }
 
-    pub fn spec(&self) -> &PodSpec {
+    pub(crate) fn spec(&self) -> &PodSpec {
         self.pod.spec.as_ref().unwrap()
     }
 
     /// A container, and its place in the start order.
-    pub fn container(&self, name: &str) -> Option<(usize, &Container)> {
+    pub(crate) fn container(&self, name: &str) -> Option<(usize, &Container)> {
         let mut containers = pods::containers(&self.pod).enumerate();
         containers.find(|(_, container)| container.name == name)
     }
 
     /// Whether a container is an ephemeral container.
-    pub fn is_ephemeral(&self, name: &str) -> bool {
+    pub(crate) fn is_ephemeral(&self, name: &str) -> bool {
         let mut ephemeral = self.spec().ephemeral_containers.iter().flatten();
         ephemeral.any(|container| container.name == name)
     }
 
     /// The number of init containers, including sidecars.
-    pub fn init_containers(&self) -> usize {
+    pub(crate) fn init_containers(&self) -> usize {
         self.spec().init_containers.as_ref().map_or(0, Vec::len)
     }
 }

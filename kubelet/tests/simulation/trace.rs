@@ -28,7 +28,7 @@ struct Entry {
 
 /// The trace so far. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub(crate) struct Trace {
     entries: Arc<Mutex<Vec<Entry>>>,
     begun: Instant,
     /// The node's directory; its name differs in each run.
@@ -36,7 +36,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         Self {
             entries: Arc::default(),
             begun: Instant::now(),
@@ -44,7 +44,7 @@ impl Trace {
         }
     }
 
-    pub fn note(&self, what: impl Into<String>, detail: &[u8]) {
+    pub(crate) fn note(&self, what: impl Into<String>, detail: &[u8]) {
         self.entries.lock().push(Entry {
             at: self.begun.elapsed().as_micros(),
             what: what.into(),
@@ -57,41 +57,41 @@ impl Trace {
     }
 
     /// When the run began.
-    pub const fn begun(&self) -> Instant {
+    pub(crate) const fn begun(&self) -> Instant {
         self.begun
     }
 
     /// The time from the start to the last entry.
-    pub fn duration(&self) -> Duration {
+    pub(crate) fn duration(&self) -> Duration {
         let micros = self.entries.lock().last().map_or(0, |entry| entry.at);
         Duration::from_micros(u64::try_from(micros).unwrap())
     }
 
     /// How often an entry with this text occurs.
-    pub fn count(&self, what: &str) -> usize {
+    pub(crate) fn count(&self, what: &str) -> usize {
         let entries = self.entries.lock();
         entries.iter().filter(|entry| entry.what == what).count()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.lock().len()
     }
 
-    pub fn digest(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u64 {
         let entries = self.entries.lock();
         let all = entries.iter().map(|entry| format!("{entry:?}"));
         digest(all.collect::<String>().as_bytes())
     }
 
     /// The entries that contain a text, for people.
-    pub fn about(&self, text: &str) -> String {
+    pub(crate) fn about(&self, text: &str) -> String {
         let entries = self.entries.lock();
         let about = entries.iter().filter(|entry| entry.what.contains(text));
         let lines = about.map(|entry| format!("{:>9} ms {}\n", entry.at / 1000, entry.what));
         lines.collect()
     }
 
-    pub fn assert_same(&self, other: &Self) {
+    pub(crate) fn assert_same(&self, other: &Self) {
         let (ours, theirs) = (self.entries.lock(), other.entries.lock());
         let differs = (0..ours.len().max(theirs.len())).find(|i| ours.get(*i) != theirs.get(*i));
         let Some(first) = differs else {
@@ -125,7 +125,7 @@ fn digest(bytes: &[u8]) -> u64 {
 
 /// A service whose calls and answers are recorded.
 #[derive(Clone)]
-pub struct Traced<S> {
+pub(crate) struct Traced<S> {
     pub service: S,
     pub trace: Trace,
 }

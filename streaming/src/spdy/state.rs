@@ -119,13 +119,13 @@ struct StreamState {
 /// in SPDY/3, and never update the connection's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerWindow {
-    /// Unknown: the window was not used up yet.
+    /// The window was not used up yet.
     Unknown,
     /// The window is used up, and this ping was sent after the data.
     Probing(u32),
-    /// Yes: the peer has updated the window.
+    /// The peer has updated the window.
     Updated,
-    /// No: the peer answered the ping without updating the window.
+    /// The peer answered the ping without updating the window.
     NotUpdated,
 }
 

@@ -24,7 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A runtime that interprets the names of its commands.
 #[derive(Debug, Default)]
-pub struct Scripted {
+pub(crate) struct Scripted {
     /// The number of running methods.
     pub running: AtomicUsize,
     /// The number of methods that ended because the client was gone.
@@ -134,7 +134,7 @@ impl Runtime for Scripted {
 }
 
 /// A server on a port of its own. Dropping it stops the server.
-pub struct Served {
+pub(crate) struct Served {
     pub runtime: Arc<Scripted>,
     pub server: Arc<Server<Scripted>>,
     pub task: JoinHandle<()>,
@@ -143,11 +143,11 @@ pub struct Served {
 }
 
 impl Served {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
-    pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new("127.0.0.1:0".parse().unwrap());
         change(&mut config);
         let runtime = Arc::new(Scripted::default());
@@ -164,7 +164,7 @@ impl Served {
         }
     }
 
-    pub fn exec(&self, command: &str, requested: RequestedStreams) -> String {
+    pub(crate) fn exec(&self, command: &str, requested: RequestedStreams) -> String {
         let exec = Exec {
             container_id: "c".into(),
             command: command.split(' ').map(str::to_owned).collect(),
@@ -174,7 +174,7 @@ impl Served {
     }
 
     /// Waits until all sessions and runtime methods have ended.
-    pub async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         let left = async {
             while self.server.sessions() > 0 || self.runtime.running.load(Ordering::SeqCst) > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -188,7 +188,7 @@ impl Served {
 }
 
 /// All streams of a command, without a terminal.
-pub const ALL: RequestedStreams = RequestedStreams {
+pub(crate) const ALL: RequestedStreams = RequestedStreams {
     stdin: true,
     stdout: true,
     stderr: true,
@@ -196,7 +196,7 @@ pub const ALL: RequestedStreams = RequestedStreams {
 };
 
 /// A terminal.
-pub const TTY: RequestedStreams = RequestedStreams {
+pub(crate) const TTY: RequestedStreams = RequestedStreams {
     stdin: true,
     stdout: true,
     stderr: false,
@@ -204,7 +204,7 @@ pub const TTY: RequestedStreams = RequestedStreams {
 };
 
 /// Returns bytes in which no two pages are equal.
-pub fn pattern(size: usize) -> Vec<u8> {
+pub(crate) fn pattern(size: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -213,18 +213,22 @@ pub fn pattern(size: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(size).collect()
 }
 
-pub fn address(url: &str) -> &str {
+pub(crate) fn address(url: &str) -> &str {
     let (_, rest) = url.split_once("://").unwrap();
     rest.split('/').next().unwrap()
 }
 
-pub fn path(url: &str) -> &str {
+pub(crate) fn path(url: &str) -> &str {
     let (_, rest) = url.split_once("://").unwrap();
     &rest[address(url).len()..]
 }
 
 /// Sends a request; returns the status line with the headers, and the connection.
-pub async fn request(url: &str, method: &str, headers: &[&str]) -> (String, BufReader<TcpStream>) {
+pub(crate) async fn request(
+    url: &str,
+    method: &str,
+    headers: &[&str],
+) -> (String, BufReader<TcpStream>) {
     let socket = TcpStream::connect(address(url)).await.unwrap();
     let mut socket = BufReader::new(socket);
     let mut text = format!("{method} {} HTTP/1.1\r\nHost: x\r\n", path(url));
@@ -244,7 +248,7 @@ pub async fn request(url: &str, method: &str, headers: &[&str]) -> (String, BufR
 }
 
 /// Sends a request that the server does not upgrade; returns the head and body of the answer.
-pub async fn refusal(url: &str, method: &str, headers: &[&str]) -> (String, String) {
+pub(crate) async fn refusal(url: &str, method: &str, headers: &[&str]) -> (String, String) {
     let (head, mut socket) = request(url, method, headers).await;
     let mut body = String::new();
     socket.read_to_string(&mut body).await.unwrap();
@@ -252,7 +256,7 @@ pub async fn refusal(url: &str, method: &str, headers: &[&str]) -> (String, Stri
 }
 
 /// Upgrades to SPDY with the given subprotocols, each in its own header.
-pub async fn upgrade_spdy(url: &str, protocols: &[&str]) -> (String, BufReader<TcpStream>) {
+pub(crate) async fn upgrade_spdy(url: &str, protocols: &[&str]) -> (String, BufReader<TcpStream>) {
     let mut headers = vec![
         "Connection: Upgrade".to_owned(),
         "Upgrade: SPDY/3.1".to_owned(),

@@ -21,7 +21,7 @@ fn is_new_event(resource: &Resource) -> bool {
 }
 
 /// Converts an object to its stored form.
-pub fn to_stored(resource: &'static Resource, mut object: Value) -> Value {
+pub(super) fn to_stored(resource: &'static Resource, mut object: Value) -> Value {
     if is_new_event(resource)
         && let Some(fields) = object.as_object_mut()
     {
@@ -38,7 +38,7 @@ pub fn to_stored(resource: &'static Resource, mut object: Value) -> Value {
 }
 
 /// Converts a stored object to the resource's group.
-pub fn to_shown(resource: &'static Resource, stored: &Value) -> Value {
+pub(super) fn to_shown(resource: &'static Resource, stored: &Value) -> Value {
     let mut object = stored.clone();
     if is_new_event(resource)
         && let Some(fields) = object.as_object_mut()

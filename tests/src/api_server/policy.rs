@@ -24,7 +24,7 @@ pub struct Attributes {
 }
 
 /// A function that decides whether a caller may perform a request.
-pub type Rule = dyn Fn(&Caller, &Attributes) -> bool + Send + Sync;
+pub(super) type Rule = dyn Fn(&Caller, &Attributes) -> bool + Send + Sync;
 
 /// The known bearer tokens, and the permissions of callers.
 #[derive(Clone)]

@@ -39,7 +39,7 @@ const BINARY: [(&str, i128); 6] = [
 ];
 
 /// Converts the quantities of pods, nodes and volumes to their canonical form.
-pub fn canonicalize(kind: &str, object: &mut Value) {
+pub(super) fn canonicalize(kind: &str, object: &mut Value) {
     let has_quantities = ["Pod", "Node", "PersistentVolume", "PersistentVolumeClaim"];
     if has_quantities.contains(&kind) {
         for part in ["spec", "status"] {

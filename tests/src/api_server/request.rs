@@ -85,7 +85,7 @@ pub struct Record {
 
 /// The object or collection of a path.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub(super) struct Target {
     /// The resource.
     pub resource: &'static Resource,
     /// The namespace; `None` for cluster-scoped objects and lists of all namespaces.
@@ -98,7 +98,7 @@ pub struct Target {
 
 impl Target {
     /// Parses a path. Returns `None` if it is not the path of a resource.
-    pub fn parse(path: &str) -> Option<Result<Self, ApiError>> {
+    pub(super) fn parse(path: &str) -> Option<Result<Self, ApiError>> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, version, parts) = match parts.as_slice() {
             ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
@@ -144,7 +144,7 @@ impl Target {
     }
 
     /// The resource with its subresource, as requests are counted.
-    pub fn counted(&self) -> String {
+    pub(super) fn counted(&self) -> String {
         if self.subresource.is_empty() {
             self.resource.plural.to_owned()
         } else {
@@ -153,14 +153,14 @@ impl Target {
     }
 
     /// The name; an error if there is none.
-    pub fn required_name(&self) -> Result<&str, ApiError> {
+    pub(super) fn required_name(&self) -> Result<&str, ApiError> {
         self.name
             .as_deref()
             .ok_or_else(ApiError::method_not_allowed)
     }
 
     /// The namespace; empty if there is none.
-    pub fn namespace_text(&self) -> &str {
+    pub(super) fn namespace_text(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
 
@@ -169,7 +169,7 @@ impl Target {
     }
 
     /// The API verb of a method on this target.
-    pub fn verb(&self, method: &Method, query: &Query) -> &'static str {
+    pub(super) fn verb(&self, method: &Method, query: &Query) -> &'static str {
         let one = self.name.is_some();
         match *method {
             Method::GET | Method::HEAD if query.truth("watch") && self.is_watchable() => "watch",
@@ -187,11 +187,11 @@ impl Target {
 
 /// The parameters of a query string.
 #[derive(Debug, Clone, Default)]
-pub struct Query(Vec<(String, String)>);
+pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Parses the query of a URI.
-    pub fn of(uri: &Uri) -> Self {
+    pub(super) fn of(uri: &Uri) -> Self {
         let pairs = uri.query().unwrap_or_default().split('&');
         Self(
             pairs
@@ -205,47 +205,47 @@ impl Query {
     }
 
     /// A parameter; empty if it is missing.
-    pub fn text(&self, key: &str) -> &str {
+    pub(super) fn text(&self, key: &str) -> &str {
         let found = self.0.iter().find(|(had, _)| had == key);
         found.map_or("", |(_, value)| value)
     }
 
     /// All values of a parameter that may be repeated.
-    pub fn all(&self, key: &str) -> impl Iterator<Item = &str> {
+    pub(super) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
         let found = self.0.iter().filter(move |(had, _)| had == key);
         found.map(|(_, value)| value.as_str())
     }
 
     /// Whether a boolean option of a subresource is set: present, and neither `0` nor `false`.
-    pub fn flag(&self, key: &str) -> bool {
+    pub(super) fn flag(&self, key: &str) -> bool {
         let no = |value: &str| value == "0" || value.eq_ignore_ascii_case("false");
         self.all(key).next().is_some_and(|value| !no(value))
     }
 
     /// Whether a boolean parameter is true.
-    pub fn truth(&self, key: &str) -> bool {
+    pub(super) fn truth(&self, key: &str) -> bool {
         matches!(self.text(key), "1" | "true" | "True" | "t" | "T")
     }
 
     /// A numeric parameter.
-    pub fn number(&self, key: &str) -> Option<i64> {
+    pub(super) fn number(&self, key: &str) -> Option<i64> {
         self.text(key).parse().ok()
     }
 
     /// A parameter in seconds.
-    pub fn seconds(&self, key: &str) -> Option<Duration> {
+    pub(super) fn seconds(&self, key: &str) -> Option<Duration> {
         let seconds = self.number(key)?;
         u64::try_from(seconds).ok().map(Duration::from_secs)
     }
 
     /// Whether the request is a dry run.
-    pub fn dry_run(&self) -> bool {
+    pub(super) fn dry_run(&self) -> bool {
         self.text("dryRun") == "All"
     }
 }
 
 /// Decodes percent-encoding and `+`.
-pub fn unescape(text: &str) -> String {
+pub(super) fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

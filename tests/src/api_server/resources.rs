@@ -152,7 +152,7 @@ const TRUST_BUNDLES: Resource = of(
 );
 
 /// Every resource, in discovery order.
-pub static RESOURCES: &[Resource] = &[
+pub(super) static RESOURCES: &[Resource] = &[
     core("configmaps", "configmap", "ConfigMap", true).short(&["cm"]),
     core("endpoints", "endpoints", "Endpoints", true)
         .short(&["ep"])
@@ -296,23 +296,23 @@ pub static RESOURCES: &[Resource] = &[
 ];
 
 /// The resources that a server serves, in discovery order.
-pub type Served = [&'static Resource];
+pub(super) type Served = [&'static Resource];
 
 /// The resources that are served by default.
-pub fn served_by_default() -> Vec<&'static Resource> {
+pub(super) fn served_by_default() -> Vec<&'static Resource> {
     let all = RESOURCES.iter();
     all.filter(|resource| resource.by_default).collect()
 }
 
 /// The resource of this group, version and plural name.
-pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+pub(super) fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
     RESOURCES.iter().find(|resource| {
         resource.group == group && resource.version == version && resource.plural == plural
     })
 }
 
 /// The resource of this `apiVersion` and kind.
-pub fn find_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
+pub(super) fn find_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
     RESOURCES
         .iter()
         .find(|resource| resource.kind == kind && resource.api_version() == api_version)

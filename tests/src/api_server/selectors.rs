@@ -6,7 +6,7 @@ use super::{errors::ApiError, resources::Resource};
 
 /// The selectors of a list or watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selectors {
+pub(super) struct Selectors {
     labels: Vec<LabelRequirement>,
     fields: Vec<FieldRequirement>,
 }
@@ -67,7 +67,7 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
 
 impl Selectors {
     /// Parses `labelSelector` and `fieldSelector`.
-    pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, ApiError> {
+    pub(super) fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let mut parsed = Self::default();
         for requirement in split_outside_parentheses(labels) {
             parsed.labels.push(label_requirement(requirement)?);
@@ -90,7 +90,7 @@ impl Selectors {
     }
 
     /// Whether a stored object matches.
-    pub fn match_object(&self, object: &Value) -> bool {
+    pub(super) fn match_object(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.labels.iter().all(|one| one.matches(labels))
             && self

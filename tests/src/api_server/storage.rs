@@ -16,7 +16,7 @@ const KEPT_CHANGES: usize = 20_000;
 
 /// The key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub(super) struct Key {
     /// [`Resource::qualified`] of the stored resource.
     pub resource: String,
     /// The namespace; empty for cluster-scoped objects.
@@ -27,7 +27,7 @@ pub struct Key {
 
 impl Key {
     /// Creates the key of an object.
-    pub fn new(resource: &'static Resource, namespace: &str, name: &str) -> Self {
+    pub(super) fn new(resource: &'static Resource, namespace: &str, name: &str) -> Self {
         let resource = resource.stored();
         Self {
             resource: resource.qualified(),
@@ -39,7 +39,7 @@ impl Key {
 
 /// The type of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChangeType {
+pub(super) enum ChangeType {
     /// The object was created.
     Added,
     /// The object was modified.
@@ -50,7 +50,7 @@ pub enum ChangeType {
 
 /// A change, for watches.
 #[derive(Debug, Clone)]
-pub struct Change {
+pub(super) struct Change {
     /// The revision of the change.
     pub revision: u64,
     /// The type of the change.
@@ -65,14 +65,14 @@ pub struct Change {
 
 /// The error for a revision that has been compacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compacted {
+pub(super) struct Compacted {
     /// The oldest revision from which a watch can resume.
     pub oldest: u64,
 }
 
 /// The objects and their changes.
 #[derive(Debug, Default)]
-pub struct Storage {
+pub(super) struct Storage {
     revision: u64,
     compacted: u64,
     objects: BTreeMap<Key, Arc<Value>>,
@@ -81,28 +81,28 @@ pub struct Storage {
 
 impl Storage {
     /// The revision of the latest change.
-    pub fn revision(&self) -> u64 {
+    pub(super) fn revision(&self) -> u64 {
         self.revision
     }
 
     /// The oldest revision from which a watch can resume.
-    pub fn compacted(&self) -> u64 {
+    pub(super) fn compacted(&self) -> u64 {
         self.compacted
     }
 
     /// Discards all changes up to now: watches from earlier revisions expire.
-    pub fn compact(&mut self) {
+    pub(super) fn compact(&mut self) {
         self.changes.clear();
         self.compacted = self.revision;
     }
 
     /// The object at a key.
-    pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Value>> {
         self.objects.get(key).cloned()
     }
 
     /// The objects of a resource in key order, in one namespace or in all.
-    pub fn list(
+    pub(super) fn list(
         &self,
         resource: &'static Resource,
         namespace: Option<&str>,
@@ -119,12 +119,12 @@ impl Storage {
     }
 
     /// Whether a namespace contains objects.
-    pub fn holds_any(&self, namespace: &str) -> bool {
+    pub(super) fn holds_any(&self, namespace: &str) -> bool {
         self.objects.keys().any(|key| key.namespace == namespace)
     }
 
     /// The keys of all objects in a namespace.
-    pub fn in_namespace(&self, namespace: &str) -> Vec<Key> {
+    pub(super) fn in_namespace(&self, namespace: &str) -> Vec<Key> {
         self.objects
             .keys()
             .filter(|key| key.namespace == namespace)
@@ -133,7 +133,7 @@ impl Storage {
     }
 
     /// Stores an object with the next revision.
-    pub fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+    pub(super) fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
         self.revision += 1;
         stamp(&mut object, self.revision);
         let object = Arc::new(object);
@@ -148,7 +148,7 @@ impl Storage {
     }
 
     /// Removes an object. Returns its last state with the revision of the removal.
-    pub fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
         let previous = self.objects.remove(key)?;
         self.revision += 1;
         let mut object = Value::clone(&previous);
@@ -164,7 +164,10 @@ impl Storage {
     }
 
     /// The changes after `revision`, in order.
-    pub fn changes_after(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
+    pub(super) fn changes_after(
+        &self,
+        revision: u64,
+    ) -> Result<impl Iterator<Item = &Change>, Compacted> {
         if revision < self.compacted {
             return Err(Compacted {
                 oldest: self.compacted,

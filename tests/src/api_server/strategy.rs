@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Prepares a new object.
-pub fn create(
+pub(super) fn create(
     resource: &'static Resource,
     object: &mut Value,
     clock: &Clock,
@@ -114,7 +114,7 @@ fn default_service(service: &mut Value, clock: &Clock) {
 }
 
 /// Combines the caller's object with the stored one. A subresource changes only its part.
-pub fn update(target: &Target, old: &Value, mut wanted: Value) -> Result<Value, ApiError> {
+pub(super) fn update(target: &Target, old: &Value, mut wanted: Value) -> Result<Value, ApiError> {
     let resource = target.resource;
     keep_metadata(old, &mut wanted);
     let name = text(old, "/metadata/name");
@@ -244,13 +244,13 @@ fn immutable_data(old: &Value, new: &Value) -> Vec<Cause> {
 }
 
 /// The string at a JSON pointer; empty if there is none.
-pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     let found = object.pointer(pointer).and_then(Value::as_str);
     found.unwrap_or_default()
 }
 
 /// Copies a field from `from` to `to`, or removes it if `from` does not have it.
-pub fn copy(from: &Value, to: &mut Value, field: &str) {
+pub(super) fn copy(from: &Value, to: &mut Value, field: &str) {
     match from.get(field) {
         Some(value) => to[field] = value.clone(),
         None => remove(to, field),
@@ -258,7 +258,7 @@ pub fn copy(from: &Value, to: &mut Value, field: &str) {
 }
 
 /// Removes a field.
-pub fn remove(object: &mut Value, field: &str) {
+pub(super) fn remove(object: &mut Value, field: &str) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove(field);
     }

@@ -47,7 +47,7 @@ struct Watch {
     ends_beginning: bool,
     next_bookmark: Instant,
     deadline: Instant,
-    /// The counters at the start; earlier cuts do not end the watch.
+    /// The counters at the start; earlier interruptions do not end the watch.
     begun: Interruptions,
     _watching: Arc<()>,
     over: bool,

@@ -33,7 +33,7 @@ impl ImageService for FakeRuntime {
         let filter = request.into_inner().filter;
         self.call(Verb::StreamImages, |world| {
             let parts: Vec<_> = list(world, filter)
-                .chunks(super::lists::PART)
+                .chunks(super::lists::CHUNK)
                 .map(|part| {
                     Ok(cri::StreamImagesResponse {
                         images: part.to_vec(),

@@ -13,7 +13,7 @@ use super::{
 
 /// The number of items in a message of a list stream. It is small, so that tests get several
 /// messages.
-pub(super) const PART: usize = 8;
+pub(super) const CHUNK: usize = 8;
 
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -21,7 +21,7 @@ pub(super) fn chunks<T: Clone, R: Send + 'static>(
     items: &[T],
     part: impl Fn(Vec<T>) -> R,
 ) -> ResponseStream<R> {
-    let messages: Vec<_> = items.chunks(PART).map(|c| Ok(part(c.to_vec()))).collect();
+    let messages: Vec<_> = items.chunks(CHUNK).map(|c| Ok(part(c.to_vec()))).collect();
     Box::pin(stream::iter(messages))
 }
 

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 const STARTUP: Duration = Duration::from_secs(20);
 
 /// The kubelet; it stops when dropped.
-pub struct LoneKubelet {
+pub(crate) struct LoneKubelet {
     process: Process,
     pub runtime: FakeRuntime,
     _serving: Serving,
@@ -26,7 +26,7 @@ pub struct LoneKubelet {
 impl LoneKubelet {
     /// Starts a kubelet with a limit of `files` open files and additional configuration fields.
     /// Returns once it serves clients with a certificate.
-    pub async fn start(files: u64, fields: &str) -> Self {
+    pub(crate) async fn start(files: u64, fields: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         fs::create_dir(path("manifests")).unwrap();
@@ -80,7 +80,7 @@ impl LoneKubelet {
     }
 
     /// A response from the secure port to a client with a certificate, within five seconds.
-    pub async fn get(&self, path: &str) -> Result<String, String> {
+    pub(crate) async fn get(&self, path: &str) -> Result<String, String> {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--fail", "--insecure"]);
         curl.args([
@@ -102,13 +102,13 @@ impl LoneKubelet {
     }
 
     /// The number of its open files.
-    pub fn open_files(&self) -> usize {
+    pub(crate) fn open_files(&self) -> usize {
         let path = format!("/proc/{}/fd", self.process.pid());
         fs::read_dir(path).unwrap().count()
     }
 
     /// Its peak memory in bytes.
-    pub fn peak_memory(&self) -> u64 {
+    pub(crate) fn peak_memory(&self) -> u64 {
         let path = format!("/proc/{}/status", self.process.pid());
         let text = fs::read_to_string(path).unwrap();
         let mut lines = text.lines();
@@ -117,7 +117,7 @@ impl LoneKubelet {
         kib.parse::<u64>().unwrap() * 1024
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.process.output()
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::row::{Row, SOON, apply, create, gone, running, with_input};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     vec![
         Row {
             name: "run",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::row::{Row, SOON, create, gone, outcome, running};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     vec![
         Row {
             name: "get nodes",
@@ -36,7 +36,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// Rows that need the node's resource metrics, which a control plane may lack.
-pub fn usage() -> Row {
+pub(crate) fn usage() -> Row {
     Row {
         name: "top",
         run: |on| Box::pin(top(on)),

@@ -8,21 +8,21 @@ use futures::future::LocalBoxFuture;
 use serde_json::{Value, json};
 
 /// The time for a pod to reach the awaited state.
-pub const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Runs a row; fails if the outcome is wrong.
-pub type RowTest = for<'a> fn(&'a Cluster) -> LocalBoxFuture<'a, Result<()>>;
+pub(crate) type RowTest = for<'a> fn(&'a Cluster) -> LocalBoxFuture<'a, Result<()>>;
 
 /// A row.
 #[derive(Clone)]
-pub struct Row {
+pub(crate) struct Row {
     /// What the row tests.
     pub name: &'static str,
     pub run: RowTest,
 }
 
 /// Runs all rows, and fails with all that failed.
-pub async fn run(cluster: &Cluster, rows: Vec<Row>) {
+pub(crate) async fn run(cluster: &Cluster, rows: Vec<Row>) {
     assert!(!rows.is_empty());
     let mut failures = Vec::new();
     for Row { name, run } in rows {
@@ -38,13 +38,13 @@ pub async fn run(cluster: &Cluster, rows: Vec<Row>) {
 }
 
 /// Creates a pod with one container `c` that runs `script`, and waits until it is ready.
-pub async fn running(cluster: &Cluster, name: &str, script: &str) -> Result<Value> {
+pub(crate) async fn running(cluster: &Cluster, name: &str, script: &str) -> Result<Value> {
     create(cluster, name, script, json!({}))?;
     cluster.await_pod(name, SOON, is_ready).await
 }
 
 /// Creates a pod with one container `c` that runs `script`; `more` is merged into its spec.
-pub fn create(cluster: &Cluster, name: &str, script: &str, more: Value) -> Result<()> {
+pub(crate) fn create(cluster: &Cluster, name: &str, script: &str, more: Value) -> Result<()> {
     let mut spec = json!({
         "terminationGracePeriodSeconds": 1,
         "containers": [{
@@ -58,7 +58,7 @@ pub fn create(cluster: &Cluster, name: &str, script: &str, more: Value) -> Resul
 }
 
 /// `kubectl create -f -`.
-pub fn apply(cluster: &Cluster, object: &Value) -> Result<()> {
+pub(crate) fn apply(cluster: &Cluster, object: &Value) -> Result<()> {
     let (code, _, stderr) = with_input(cluster, &["create", "-f", "-"], &object.to_string())?;
     ensure!(code == Some(0), "create: {stderr}");
     Ok(())
@@ -76,7 +76,7 @@ fn json_merge(base: &mut Value, more: Value) {
 }
 
 /// Runs `kubectl` with this input; returns its exit code, output and errors.
-pub fn with_input(
+pub(crate) fn with_input(
     cluster: &Cluster,
     args: &[&str],
     input: &str,
@@ -100,12 +100,12 @@ pub fn with_input(
 }
 
 /// Runs `kubectl` without input; returns its exit code, output and errors.
-pub fn outcome(cluster: &Cluster, args: &[&str]) -> Result<(Option<i32>, String, String)> {
+pub(crate) fn outcome(cluster: &Cluster, args: &[&str]) -> Result<(Option<i32>, String, String)> {
     with_input(cluster, args, "")
 }
 
 /// Deletes a pod with `--now`, and waits until it is gone.
-pub async fn gone(cluster: &Cluster, name: &str) -> Result<()> {
+pub(crate) async fn gone(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.kubectl_prints(&["delete", "pod", name, "--now", "--wait=false"])?;
     cluster.await_pod(name, SOON, Value::is_null).await?;
     Ok(())

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::row::{Row, SOON, gone, outcome, running, with_input};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     vec![
         Row {
             name: "exec",

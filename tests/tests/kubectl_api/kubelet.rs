@@ -44,7 +44,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 /// A kubelet's API; it stops when dropped.
-pub struct Kubelet {
+pub(crate) struct Kubelet {
     pub port: u16,
     task: tokio::task::JoinHandle<()>,
     _stop: tokio_util::sync::DropGuard,
@@ -64,7 +64,7 @@ struct Inner {
 
 impl Kubelet {
     /// Serves clients with a certificate of `server`'s authority.
-    pub async fn start(server: &ApiServer) -> Self {
+    pub(crate) async fn start(server: &ApiServer) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let stop = CancellationToken::new();

@@ -7,7 +7,7 @@ use crate::{
     run::write,
 };
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let mut rows = phases();
     rows.extend(restarts());
     rows.extend(init());

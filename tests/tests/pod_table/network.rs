@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::row::{Row, contains, row};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let mut rows = names();
     rows.extend(dns());
     rows.extend(ports());

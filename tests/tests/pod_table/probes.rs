@@ -5,7 +5,7 @@ use crate::{
     run::write,
 };
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let mut rows = liveness();
     rows.extend(readiness());
     rows.extend(startup());

@@ -19,7 +19,7 @@ const BY_PLUGIN: u16 = 5002;
 const CLOSED: u16 = 5003;
 
 /// Starts the registries, each with `team/app:1`, and the kubelet.
-pub async fn start(node: &mut Node) -> Vec<Registry> {
+pub(crate) async fn start(node: &mut Node) -> Vec<Registry> {
     let mut registries = Vec::new();
     for port in [OPEN, IN_CONFIG, BY_PLUGIN, CLOSED] {
         let dir = node.path(&format!("registry-{port}"));

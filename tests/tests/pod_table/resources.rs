@@ -2,7 +2,7 @@
 
 use crate::row::{Row, contains, row};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     vec![
         row(
             "memory-limit",

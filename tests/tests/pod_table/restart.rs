@@ -166,7 +166,7 @@ async fn lives(subjects: &mut [PodUnderTest<'_>]) -> BTreeMap<String, Life> {
 }
 
 /// Kills and starts the kubelet; no pod may change.
-pub async fn nothing_changes(node: &mut Node) {
+pub(crate) async fn nothing_changes(node: &mut Node) {
     let rows = pods();
     let before = {
         let node = &*node;
@@ -198,7 +198,7 @@ pub async fn nothing_changes(node: &mut Node) {
 }
 
 /// Kills the kubelet, removes manifests and starts it again: nothing of their pods may remain.
-pub async fn orphans_go(node: &mut Node) {
+pub(crate) async fn orphans_go(node: &mut Node) {
     let rows = pods();
     let mut gone = Vec::new();
     {

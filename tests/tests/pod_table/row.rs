@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::run::PodUnderTest;
 
 /// A step of a row; steps run in sequence.
-pub enum Step {
+pub(crate) enum Step {
     /// Waits until all of these hold at the same time.
     Shows(Vec<(FieldPath, Expect)>),
     /// Fails if one of these stops holding within this time.
@@ -31,12 +31,12 @@ pub enum Step {
     Said(&'static str),
 }
 
-pub type Check = Box<dyn Fn(&PodUnderTest<'_>) -> Result<bool>>;
-pub type Action = Box<dyn Fn(&PodUnderTest<'_>) -> Result<()>>;
+pub(crate) type Check = Box<dyn Fn(&PodUnderTest<'_>) -> Result<bool>>;
+pub(crate) type Action = Box<dyn Fn(&PodUnderTest<'_>) -> Result<()>>;
 
 /// The place of a value in a pod.
 #[derive(Clone, Debug)]
-pub enum FieldPath {
+pub(crate) enum FieldPath {
     /// A JSON pointer into the pod.
     Pod(String),
     /// A JSON pointer into the status of a container of any kind.
@@ -47,7 +47,7 @@ pub enum FieldPath {
 
 /// The expected value.
 #[derive(Clone, Debug)]
-pub enum Expect {
+pub(crate) enum Expect {
     Is(Value),
     OneOf(Vec<Value>),
     Contains(String),
@@ -62,23 +62,23 @@ impl<T: Into<Value>> From<T> for Expect {
     }
 }
 
-pub fn contains(text: &str) -> Expect {
+pub(crate) fn contains(text: &str) -> Expect {
     Expect::Contains(text.to_owned())
 }
 
-pub const fn at_least(number: i64) -> Expect {
+pub(crate) const fn at_least(number: i64) -> Expect {
     Expect::AtLeast(number)
 }
 
-pub fn one_of(values: &[&str]) -> Expect {
+pub(crate) fn one_of(values: &[&str]) -> Expect {
     Expect::OneOf(values.iter().map(|value| (*value).into()).collect())
 }
 
-pub const PRESENT: Expect = Expect::Present;
-pub const ABSENT: Expect = Expect::Absent;
+pub(crate) const PRESENT: Expect = Expect::Present;
+pub(crate) const ABSENT: Expect = Expect::Absent;
 
 impl Expect {
-    pub fn holds(&self, found: Option<&Value>) -> bool {
+    pub(crate) fn holds(&self, found: Option<&Value>) -> bool {
         match (self, found) {
             (Self::Absent, found) => found.is_none_or(Value::is_null),
             (_, None) => false,
@@ -97,7 +97,7 @@ impl Expect {
 
 /// A requirement of a row; if it is missing, the row is skipped with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub(crate) enum Need {
     /// A machine on which the engine can grant CAP_SYS_RESOURCE: before Docker 25, it gives a
     /// privileged container all capabilities that the kernel knows.
     SysResource,
@@ -108,7 +108,7 @@ pub enum Need {
 }
 
 /// One row.
-pub struct Row {
+pub(crate) struct Row {
     pub name: &'static str,
     /// A description of the feature.
     pub feature: &'static str,
@@ -121,7 +121,7 @@ pub struct Row {
     pub needs: Option<Need>,
 }
 
-pub fn row(name: &'static str, feature: &'static str, spec: &str) -> Row {
+pub(crate) fn row(name: &'static str, feature: &'static str, spec: &str) -> Row {
     Row {
         name,
         feature,
@@ -135,24 +135,24 @@ pub fn row(name: &'static str, feature: &'static str, spec: &str) -> Row {
 }
 
 impl Row {
-    pub fn metadata(mut self, lines: &'static str) -> Self {
+    pub(crate) fn metadata(mut self, lines: &'static str) -> Self {
         self.metadata = lines;
         self
     }
 
-    pub fn needs(mut self, need: Need) -> Self {
+    pub(crate) fn needs(mut self, need: Need) -> Self {
         self.needs = Some(need);
         self
     }
 
     /// Runs before the pod is created; the row's own directory (`DIR` in its spec) exists.
-    pub fn before(mut self, action: fn(&Path) -> Result<()>) -> Self {
+    pub(crate) fn before(mut self, action: fn(&Path) -> Result<()>) -> Self {
         self.before = Some(action);
         self
     }
 
     /// A condition that must hold after the manifest and the pod were removed.
-    pub fn after_removal(
+    pub(crate) fn after_removal(
         mut self,
         what: &'static str,
         check: impl Fn(&PodUnderTest<'_>) -> Result<bool> + 'static,
@@ -172,29 +172,34 @@ impl Row {
 
     /// Expects a value at a JSON pointer into the pod. Consecutive expectations must hold at the
     /// same time.
-    pub fn pod(self, pointer: &str, expect: impl Into<Expect>) -> Self {
+    pub(crate) fn pod(self, pointer: &str, expect: impl Into<Expect>) -> Self {
         self.shows(FieldPath::Pod(pointer.to_owned()), expect.into())
     }
 
-    pub fn phase(self, phase: &str) -> Self {
+    pub(crate) fn phase(self, phase: &str) -> Self {
         self.pod("/status/phase", phase)
     }
 
-    pub fn container(self, name: &'static str, pointer: &str, expect: impl Into<Expect>) -> Self {
+    pub(crate) fn container(
+        self,
+        name: &'static str,
+        pointer: &str,
+        expect: impl Into<Expect>,
+    ) -> Self {
         self.shows(
             FieldPath::Container(name, pointer.to_owned()),
             expect.into(),
         )
     }
 
-    pub fn condition(self, name: &'static str, status: &str) -> Self {
+    pub(crate) fn condition(self, name: &'static str, status: &str) -> Self {
         self.shows(
             FieldPath::Condition(name, "/status".to_owned()),
             status.into(),
         )
     }
 
-    pub fn condition_of(
+    pub(crate) fn condition_of(
         self,
         name: &'static str,
         pointer: &str,
@@ -207,7 +212,7 @@ impl Row {
     }
 
     /// The last expectations must keep holding for `seconds`.
-    pub fn stays(mut self, seconds: u64) -> Self {
+    pub(crate) fn stays(mut self, seconds: u64) -> Self {
         if let Some(Step::Shows(all)) = self.steps.last() {
             let all = all.clone();
             self.steps
@@ -216,22 +221,22 @@ impl Row {
         self
     }
 
-    pub fn out_of_memory(mut self, container: &'static str) -> Self {
+    pub(crate) fn out_of_memory(mut self, container: &'static str) -> Self {
         self.steps.push(Step::OutOfMemory(container));
         self
     }
 
-    pub fn log(mut self, container: &'static str, expect: impl Into<Expect>) -> Self {
+    pub(crate) fn log(mut self, container: &'static str, expect: impl Into<Expect>) -> Self {
         self.steps.push(Step::Log(container, expect.into()));
         self
     }
 
-    pub fn edit(mut self, spec: &str) -> Self {
+    pub(crate) fn edit(mut self, spec: &str) -> Self {
         self.steps.push(Step::Edit(spec.to_owned()));
         self
     }
 
-    pub fn until(
+    pub(crate) fn until(
         mut self,
         what: &'static str,
         check: impl Fn(&PodUnderTest<'_>) -> Result<bool> + 'static,
@@ -240,22 +245,25 @@ impl Row {
         self
     }
 
-    pub fn then(mut self, action: impl Fn(&PodUnderTest<'_>) -> Result<()> + 'static) -> Self {
+    pub(crate) fn then(
+        mut self,
+        action: impl Fn(&PodUnderTest<'_>) -> Result<()> + 'static,
+    ) -> Self {
         self.steps.push(Step::Do(Box::new(action)));
         self
     }
 
-    pub fn stop_container(mut self, name: &'static str) -> Self {
+    pub(crate) fn stop_container(mut self, name: &'static str) -> Self {
         self.steps.push(Step::StopContainer(name));
         self
     }
 
-    pub fn stop_sandbox(mut self) -> Self {
+    pub(crate) fn stop_sandbox(mut self) -> Self {
         self.steps.push(Step::StopSandbox);
         self
     }
 
-    pub fn said(mut self, text: &'static str) -> Self {
+    pub(crate) fn said(mut self, text: &'static str) -> Self {
         self.steps.push(Step::Said(text));
         self
     }

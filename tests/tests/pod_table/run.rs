@@ -24,7 +24,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const PARALLEL: usize = 6;
 
 /// The pod of a row.
-pub struct PodUnderTest<'a> {
+pub(crate) struct PodUnderTest<'a> {
     pub node: &'a Node,
     pub name: &'a str,
     /// The row's own directory.
@@ -35,7 +35,7 @@ pub struct PodUnderTest<'a> {
 
 impl<'a> PodUnderTest<'a> {
     /// The pod of a row, not observed yet.
-    pub fn of(node: &'a Node, row: &'a Row) -> Self {
+    pub(crate) fn of(node: &'a Node, row: &'a Row) -> Self {
         Self {
             node,
             name: row.name,
@@ -44,7 +44,7 @@ impl<'a> PodUnderTest<'a> {
         }
     }
 
-    pub fn begin(&self, row: &Row) -> Result<()> {
+    pub(crate) fn begin(&self, row: &Row) -> Result<()> {
         fs::create_dir_all(&self.dir)?;
         if let Some(before) = row.before {
             before(&self.dir)?;
@@ -54,23 +54,23 @@ impl<'a> PodUnderTest<'a> {
     }
 
     /// Runs the steps of the row.
-    pub async fn take_all(&mut self, row: &Row) -> Result<()> {
+    pub(crate) async fn take_all(&mut self, row: &Row) -> Result<()> {
         for step in &row.steps {
             self.take(row, step).await?;
         }
         Ok(())
     }
 
-    pub fn uid(&self) -> &str {
+    pub(crate) fn uid(&self) -> &str {
         self.pod["metadata"]["uid"].as_str().unwrap_or_default()
     }
 
-    pub fn ip(&self) -> &str {
+    pub(crate) fn ip(&self) -> &str {
         self.pod["status"]["podIP"].as_str().unwrap_or_default()
     }
 
     /// The status of a container of any kind.
-    pub fn container(&self, name: &str) -> &Value {
+    pub(crate) fn container(&self, name: &str) -> &Value {
         let kinds = [
             "containerStatuses",
             "initContainerStatuses",
@@ -84,7 +84,7 @@ impl<'a> PodUnderTest<'a> {
     }
 
     /// The runtime's ID of a container.
-    pub fn container_id(&self, name: &str) -> Result<&str> {
+    pub(crate) fn container_id(&self, name: &str) -> Result<&str> {
         let id = self.container(name)["containerID"].as_str();
         let id = id.and_then(|id| id.split_once("://"));
         Ok(id.with_context(|| format!("{name} has no id"))?.1)
@@ -107,13 +107,13 @@ impl<'a> PodUnderTest<'a> {
     }
 
     /// The pod's log directory.
-    pub fn log_dir(&self) -> PathBuf {
+    pub(crate) fn log_dir(&self) -> PathBuf {
         let directory = format!("logs/default_{}-node_{}", self.name, self.uid());
         self.node.path(&directory)
     }
 
     /// The log of the newest run of a container, without times and streams.
-    pub fn log(&self, container: &str) -> String {
+    pub(crate) fn log(&self, container: &str) -> String {
         let dir = self.log_dir().join(container);
         let mut runs: Vec<(u32, PathBuf)> = fs::read_dir(dir)
             .into_iter()
@@ -141,7 +141,7 @@ impl<'a> PodUnderTest<'a> {
     }
 
     /// The output of `kubelet logs` for the pod.
-    pub fn kubelet_logs(&self, options: &[&str]) -> Result<String> {
+    pub(crate) fn kubelet_logs(&self, options: &[&str]) -> Result<String> {
         let name = format!("{}-node", self.name);
         let args = [&["logs", &name], options].concat();
         let output = self.node.kubelet_command(&args)?;
@@ -152,19 +152,19 @@ impl<'a> PodUnderTest<'a> {
     }
 
     /// A file in the row's own directory; empty if missing.
-    pub fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         fs::read_to_string(self.dir.join(name)).unwrap_or_default()
     }
 
     /// Fetches a page over HTTP from the pods' network; `None` on any failure.
-    pub fn fetch(&self, url: &str) -> Result<Option<String>> {
+    pub(crate) fn fetch(&self, url: &str) -> Result<Option<String>> {
         let wget = ["timeout", "5", "busybox", "wget", "-q", "-O", "-", url];
         let page = self.node.in_net(&wget)?;
         let body = String::from_utf8_lossy(&page.stdout).into_owned();
         Ok(page.status.success().then_some(body))
     }
 
-    pub async fn look(&mut self) -> Result<()> {
+    pub(crate) async fn look(&mut self) -> Result<()> {
         self.pod = self.node.pod(self.name).await?.unwrap_or_default();
         Ok(())
     }
@@ -322,7 +322,7 @@ impl<'a> PodUnderTest<'a> {
     }
 
     /// Waits until nothing is left of the last observed pod.
-    pub async fn await_nothing_left(&self) -> Result<()> {
+    pub(crate) async fn await_nothing_left(&self) -> Result<()> {
         let deadline = Instant::now() + STEP;
         loop {
             let left = self.left().await?;
@@ -446,7 +446,7 @@ fn has_sys_resource() -> bool {
 
 /// Runs all rows on a node with the named runtime; fails with all rows that failed.
 /// `POD_TABLE_ROWS`, a comma-separated list of names, selects some.
-pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
+pub(crate) async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
     let picked = std::env::var("POD_TABLE_ROWS").ok();
     let picked: Option<Vec<&str>> = picked.as_ref().map(|names| names.split(',').collect());
     for name in picked.iter().flatten() {
@@ -494,6 +494,6 @@ pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
 }
 
 /// Writes a file that all can read and a container's script can write to.
-pub fn write(path: &Path, content: &str) -> Result<()> {
+pub(crate) fn write(path: &Path, content: &str) -> Result<()> {
     Ok(fs::write(path, content)?)
 }

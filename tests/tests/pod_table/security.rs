@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::row::{Need, Row, contains, row};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let mut rows = users();
     rows.extend(privileges());
     rows.extend(sysctls());

@@ -2,7 +2,7 @@
 
 use crate::row::{Need, Row, at_least, contains, row};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let mut rows = hooks();
     rows.extend(signals());
     rows.extend(messages());

@@ -22,7 +22,7 @@ spec:
 }
 
 /// A pod is started, replaced, kept while the URL cannot be read, and removed.
-pub async fn pods_come_and_go(node: &mut Node) {
+pub(crate) async fn pods_come_and_go(node: &mut Node) {
     let pages = node.path("pages");
     fs::create_dir_all(&pages).unwrap();
     let page = pages.join("pods.yaml");

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink};
 
 use crate::row::{Need, Row, contains, one_of, row};
 
-pub fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let mut rows = empty_dirs();
     rows.extend(host_paths());
     rows.extend(data());

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::side::Answer;
 
 /// All differences, one per line: the double's value and the real server's.
-pub fn between(double: &[Answer], real: &[Answer]) -> Vec<String> {
+pub(crate) fn between(double: &[Answer], real: &[Answer]) -> Vec<String> {
     let mut found = Vec::new();
     for (double, real) in double.iter().zip(real) {
         let what = double.what;

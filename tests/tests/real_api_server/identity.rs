@@ -11,7 +11,7 @@ use crate::side::{As, Side};
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 /// A CSR for the client certificate of the node `n1`, in base64.
-pub fn certificate_request() -> Result<String> {
+pub(crate) fn certificate_request() -> Result<String> {
     let mut params = CertificateParams::default();
     let name = &mut params.distinguished_name;
     name.push(DnType::OrganizationName, "system:nodes");
@@ -20,7 +20,7 @@ pub fn certificate_request() -> Result<String> {
     Ok(STANDARD.encode(request.pem()?))
 }
 
-pub async fn exchange(on: &mut Side, request: &str) -> Result<()> {
+pub(crate) async fn exchange(on: &mut Side, request: &str) -> Result<()> {
     sign(on, request).await?;
     review(on).await
 }

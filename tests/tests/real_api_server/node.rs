@@ -19,7 +19,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
 
-pub async fn exchange(on: &mut Side) -> Result<()> {
+pub(crate) async fn exchange(on: &mut Side) -> Result<()> {
     let node = register(on).await?;
     report(on).await?;
     lease(on, &node).await?;

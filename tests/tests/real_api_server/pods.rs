@@ -10,7 +10,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
 const OF_THE_NODE: &str = "fieldSelector=spec.nodeName%3Dn1";
 
-pub async fn exchange(on: &mut Side) -> Result<()> {
+pub(crate) async fn exchange(on: &mut Side) -> Result<()> {
     let map = json!({"metadata": {"name": "settings"}, "data": {"a": "b"}});
     let maps = "/api/v1/namespaces/default/configmaps";
     on.give("a config map", As::Admin, Method::POST, maps, &map)

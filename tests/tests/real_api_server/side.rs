@@ -7,7 +7,7 @@ use kube::{Client, client::Body};
 use serde_json::Value;
 
 /// An answer to a request.
-pub struct Answer {
+pub(crate) struct Answer {
     /// A description of the request.
     pub what: &'static str,
     /// The HTTP status code.
@@ -18,7 +18,7 @@ pub struct Answer {
 
 /// The identity of the client.
 #[derive(Clone, Copy)]
-pub enum As {
+pub(crate) enum As {
     /// The cluster's administrator.
     Admin,
     /// The kubelet of the node `n1`.
@@ -28,7 +28,7 @@ pub enum As {
 }
 
 /// One of the two servers.
-pub struct Side {
+pub(crate) struct Side {
     /// Its control plane.
     pub plane: ControlPlane,
     /// Its answers, in order.
@@ -39,7 +39,7 @@ pub struct Side {
 }
 
 impl Side {
-    pub async fn of(plane: ControlPlane) -> Result<Self> {
+    pub(crate) async fn of(plane: ControlPlane) -> Result<Self> {
         let client = async |caller| plane.client(plane.kubeconfig(&caller)?).await;
         Ok(Self {
             admin: client(Caller::admin()).await?,
@@ -51,7 +51,7 @@ impl Side {
     }
 
     /// Sends a request without a body.
-    pub async fn ask(
+    pub(crate) async fn ask(
         &mut self,
         what: &'static str,
         caller: As,
@@ -64,7 +64,7 @@ impl Side {
     }
 
     /// Sends a request with an object.
-    pub async fn give(
+    pub(crate) async fn give(
         &mut self,
         what: &'static str,
         caller: As,
@@ -85,7 +85,7 @@ impl Side {
     }
 
     /// Watches for three seconds.
-    pub async fn watch(
+    pub(crate) async fn watch(
         &mut self,
         what: &'static str,
         caller: As,

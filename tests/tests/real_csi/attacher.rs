@@ -18,7 +18,7 @@ impl Site {
     ///
     /// # Errors
     /// For example, the driver refuses to detach a volume that is staged or published.
-    pub async fn attach_and_detach(&self) -> Result<()> {
+    pub(crate) async fn attach_and_detach(&self) -> Result<()> {
         if !self.attaches {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Site {
     }
 
     /// The driver's VolumeAttachments.
-    pub async fn attachments(&self) -> Result<Vec<Value>> {
+    pub(crate) async fn attachments(&self) -> Result<Vec<Value>> {
         let list = self.get(ATTACHMENTS).await?;
         let all = list["items"].as_array().into_iter().flatten();
         let own = all.filter(|attachment| attachment["spec"]["attacher"] == NAME);

@@ -39,7 +39,7 @@ struct CreateVolumeResponse {
 
 /// A volume that the driver created.
 #[derive(Clone, PartialEq, Message)]
-pub struct Created {
+pub(crate) struct Created {
     /// The driver's ID of the volume.
     #[prost(string, tag = "2")]
     pub volume_id: String,
@@ -96,18 +96,18 @@ struct Done {}
 
 /// A client of the driver's controller service.
 #[derive(Debug)]
-pub struct Controller(Channel);
+pub(crate) struct Controller(Channel);
 
 impl Controller {
     /// Connects to the driver behind this socket.
-    pub async fn at(socket: &Path) -> Result<Self> {
+    pub(crate) async fn at(socket: &Path) -> Result<Self> {
         let endpoint = Endpoint::new(format!("unix://{}", socket.display()))?;
         let channel = endpoint.connect().await.context("no CSI driver")?;
         Ok(Self(channel))
     }
 
     /// `CreateVolume`.
-    pub async fn create(&self, name: &str, bytes: i64, mode: Mode) -> Result<Created> {
+    pub(crate) async fn create(&self, name: &str, bytes: i64, mode: Mode) -> Result<Created> {
         let request = CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: range(bytes),
@@ -118,7 +118,7 @@ impl Controller {
     }
 
     /// `DeleteVolume`.
-    pub async fn delete(&self, id: &str) -> Result<()> {
+    pub(crate) async fn delete(&self, id: &str) -> Result<()> {
         let volume_id = id.to_owned();
         let request = DeleteVolumeRequest { volume_id };
         let Done {} = self.call("DeleteVolume", request).await?;
@@ -126,7 +126,7 @@ impl Controller {
     }
 
     /// `ControllerPublishVolume`.
-    pub async fn attach(&self, id: &str, node: &str, mode: Mode) -> Result<()> {
+    pub(crate) async fn attach(&self, id: &str, node: &str, mode: Mode) -> Result<()> {
         let request = ControllerPublishVolumeRequest {
             volume_id: id.to_owned(),
             node_id: node.to_owned(),
@@ -137,7 +137,7 @@ impl Controller {
     }
 
     /// `ControllerUnpublishVolume`.
-    pub async fn detach(&self, id: &str, node: &str) -> Result<()> {
+    pub(crate) async fn detach(&self, id: &str, node: &str) -> Result<()> {
         let request = ControllerUnpublishVolumeRequest {
             volume_id: id.to_owned(),
             node_id: node.to_owned(),
@@ -147,7 +147,7 @@ impl Controller {
     }
 
     /// `ControllerExpandVolume`.
-    pub async fn expand(&self, id: &str, bytes: i64, mode: Mode) -> Result<()> {
+    pub(crate) async fn expand(&self, id: &str, bytes: i64, mode: Mode) -> Result<()> {
         let request = ControllerExpandVolumeRequest {
             volume_id: id.to_owned(),
             capacity_range: range(bytes),

@@ -16,15 +16,15 @@ use tokio::time::{Instant, sleep};
 use crate::{controller::Controller, programs::Programs};
 
 /// The driver's name.
-pub const NAME: &str = "hostpath.csi.k8s.io";
+pub(crate) const NAME: &str = "hostpath.csi.k8s.io";
 /// The driver's ID of the node.
-pub const NODE_ID: &str = "node";
+pub(crate) const NODE_ID: &str = "node";
 /// The time until the driver listens after its start.
 const STARTUP: Duration = Duration::from_secs(30);
 
 /// The driver with its registrar. Dropping it ends both, and detaches the driver's loop devices.
 #[derive(Debug)]
-pub struct Driver {
+pub(crate) struct Driver {
     programs: Programs,
     attaches: bool,
     /// The directory for their files, below the node's directory.
@@ -37,7 +37,7 @@ pub struct Driver {
 /// A volume in the driver's state.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct DriverVolume {
+pub(crate) struct DriverVolume {
     /// The driver's ID of the volume.
     #[serde(rename = "VolID")]
     pub id: String,
@@ -54,7 +54,7 @@ pub struct DriverVolume {
 
 impl DriverVolume {
     /// Whether the driver considers it staged or published.
-    pub fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         let is_somewhere = |paths: &Option<Vec<String>>| paths.iter().any(|all| !all.is_empty());
         is_somewhere(&self.staged) || is_somewhere(&self.published)
     }
@@ -69,7 +69,7 @@ struct State {
 impl Driver {
     /// Starts both with sockets where the node's kubelet expects them. With `attaches`, the driver
     /// requires volumes to be attached first.
-    pub async fn start(node: &Node, programs: Programs, attaches: bool) -> Result<Self> {
+    pub(crate) async fn start(node: &Node, programs: Programs, attaches: bool) -> Result<Self> {
         let mut driver = Self {
             programs,
             attaches,
@@ -97,7 +97,7 @@ impl Driver {
     }
 
     /// Starts the driver, and waits until it listens.
-    pub async fn start_driver(&mut self) -> Result<()> {
+    pub(crate) async fn start_driver(&mut self) -> Result<()> {
         let flags = [
             format!("--drivername={NAME}"),
             format!("--nodeid={NODE_ID}"),
@@ -122,7 +122,7 @@ impl Driver {
     }
 
     /// Starts the registrar; the driver must be listening.
-    pub fn start_registrar(&mut self) -> Result<()> {
+    pub(crate) fn start_registrar(&mut self) -> Result<()> {
         let socket = self.socket();
         let flags = [
             format!("--csi-address={}", socket.display()),
@@ -137,12 +137,12 @@ impl Driver {
     }
 
     /// `kill -9` of the driver.
-    pub fn kill_driver(&mut self) -> Result<()> {
+    pub(crate) fn kill_driver(&mut self) -> Result<()> {
         self.driver.take().context("no driver runs")?.kill()
     }
 
     /// `kill -9` of the registrar.
-    pub fn kill_registrar(&mut self) -> Result<()> {
+    pub(crate) fn kill_registrar(&mut self) -> Result<()> {
         self.registrar.take().context("no registrar runs")?.kill()
     }
 
@@ -151,7 +151,7 @@ impl Driver {
     ///
     /// # Errors
     /// The driver has exited; the error contains its output.
-    pub fn keep_running(&mut self) -> Result<()> {
+    pub(crate) fn keep_running(&mut self) -> Result<()> {
         if let Some(driver) = &mut self.driver {
             driver.check_runs()?;
         }
@@ -163,12 +163,12 @@ impl Driver {
     }
 
     /// A client of its controller service.
-    pub async fn controller(&self) -> Result<Controller> {
+    pub(crate) async fn controller(&self) -> Result<Controller> {
         Controller::at(&self.socket()).await
     }
 
     /// The volumes in the driver's state.
-    pub fn volumes(&self) -> Result<Vec<DriverVolume>> {
+    pub(crate) fn volumes(&self) -> Result<Vec<DriverVolume>> {
         let Ok(text) = fs::read_to_string(self.state().join("state.json")) else {
             return Ok(Vec::new());
         };
@@ -177,12 +177,12 @@ impl Driver {
     }
 
     /// The size of its log in bytes.
-    pub fn log_end(&self) -> u64 {
+    pub(crate) fn log_end(&self) -> u64 {
         fs::metadata(self.log_path()).map_or(0, |log| log.len())
     }
 
     /// Its log from this byte on.
-    pub fn log_from(&self, start: u64) -> Result<String> {
+    pub(crate) fn log_from(&self, start: u64) -> Result<String> {
         let mut log = File::open(self.log_path())?;
         log.seek(SeekFrom::Start(start))?;
         let mut bytes = Vec::new();
@@ -191,7 +191,7 @@ impl Driver {
     }
 
     /// The driver's loop devices.
-    pub fn loop_devices(&self) -> Vec<PathBuf> {
+    pub(crate) fn loop_devices(&self) -> Vec<PathBuf> {
         let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         let behind = |device: &fs::DirEntry| {
             let file = fs::read_to_string(device.path().join("loop/backing_file"));

@@ -18,7 +18,7 @@ const AWAY: u64 = 500;
 
 /// The processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Killed {
+pub(crate) enum Killed {
     /// None.
     Nobody,
     /// The driver, and sometimes its registrar.
@@ -31,7 +31,7 @@ pub enum Killed {
 
 /// The time of a kill.
 #[derive(Debug)]
-pub struct Moment {
+pub(crate) struct Moment {
     /// The call of the driver to wait for.
     call: Option<&'static str>,
     /// The size of the driver's log when the moment was drawn.
@@ -43,7 +43,7 @@ pub struct Moment {
 impl Site {
     /// Draws a moment during the next operation: a random time, or shortly after the start of one
     /// of these calls.
-    pub fn draw(&mut self, calls: &[&'static str]) -> Moment {
+    pub(crate) fn draw(&mut self, calls: &[&'static str]) -> Moment {
         let pick = self.random(calls.len() as u64 + 1) as usize;
         let call = calls.get(pick).copied();
         let range = if call.is_some() {
@@ -59,7 +59,7 @@ impl Site {
     }
 
     /// Waits for the moment, then kills and restarts the processes.
-    pub async fn disturb(&mut self, killed: Killed, moment: &Moment) -> Result<()> {
+    pub(crate) async fn disturb(&mut self, killed: Killed, moment: &Moment) -> Result<()> {
         if killed == Killed::Nobody {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use crate::site::Site;
 impl Site {
     /// Left-overs on the node: mounts, the kubelet's files of pods and volumes, and volumes that
     /// the driver considers staged or published.
-    pub fn left_on_node(&self) -> Result<Vec<String>> {
+    pub(crate) fn left_on_node(&self) -> Result<Vec<String>> {
         let root = self.cluster.node.path("kubelet");
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         let targets = mounts.lines().filter_map(|line| line.split(' ').nth(1));
@@ -25,7 +25,7 @@ impl Site {
     }
 
     /// Waits until nothing is left on the node and in the cluster.
-    pub async fn nothing_left(&mut self) -> Result<()> {
+    pub(crate) async fn nothing_left(&mut self) -> Result<()> {
         self.until("nothing is left", async |site| {
             let node = site.get("/api/v1/nodes/node").await?;
             let in_use = &node["status"]["volumesInUse"];

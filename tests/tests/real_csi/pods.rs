@@ -16,7 +16,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// A pod's first action.
 #[derive(Debug, Clone, Copy)]
-pub enum PodAction<'a> {
+pub(crate) enum PodAction<'a> {
     /// Writes this word, then reads it.
     Writes(&'a str),
     /// Reads the word.
@@ -25,7 +25,7 @@ pub enum PodAction<'a> {
 
 /// The volume of a pod.
 #[derive(Debug, Clone, Copy)]
-pub enum PodVolume<'a> {
+pub(crate) enum PodVolume<'a> {
     /// A persistent volume.
     Claimed(&'a Volume),
     /// An ephemeral volume.
@@ -49,7 +49,7 @@ impl PodVolume<'_> {
 
 /// A pod that was created.
 #[derive(Debug)]
-pub struct VolumePod {
+pub(crate) struct VolumePod {
     /// Its name.
     pub name: String,
     uid: String,
@@ -57,7 +57,7 @@ pub struct VolumePod {
 
 impl Site {
     /// Creates a pod.
-    pub async fn start(
+    pub(crate) async fn start(
         &self,
         name: &str,
         uses: PodVolume<'_>,
@@ -109,7 +109,7 @@ impl Site {
     ///
     /// # Errors
     /// For example, it found another word, or its container was started more than once.
-    pub async fn found(&mut self, user: &VolumePod, word: &str) -> Result<String> {
+    pub(crate) async fn found(&mut self, user: &VolumePod, word: &str) -> Result<String> {
         let path = format!("{PODS}/{}", user.name);
         let file = self.said().join(&user.name);
         let what = format!("{} runs and has found {word}", user.name);
@@ -138,7 +138,7 @@ impl Site {
 
     /// Changes a pod so that the kubelet syncs it immediately: claims are only read at a sync,
     /// which otherwise happens about once a minute.
-    pub async fn touch(&mut self, user: &VolumePod) -> Result<()> {
+    pub(crate) async fn touch(&mut self, user: &VolumePod) -> Result<()> {
         let now = self.random(u64::MAX).to_string();
         let touched = json!({"metadata": {"annotations": {"touched": now}}});
         let path = format!("{PODS}/{}", user.name);
@@ -147,13 +147,13 @@ impl Site {
     }
 
     /// Starts the deletion of a pod.
-    pub async fn end(&self, user: &VolumePod) -> Result<()> {
+    pub(crate) async fn end(&self, user: &VolumePod) -> Result<()> {
         self.delete(&format!("{PODS}/{}", user.name)).await?;
         Ok(())
     }
 
     /// Waits until nothing is left of a pod.
-    pub async fn gone(&mut self, user: &VolumePod) -> Result<()> {
+    pub(crate) async fn gone(&mut self, user: &VolumePod) -> Result<()> {
         let path = format!("{PODS}/{}", user.name);
         let directory = self.cluster.node.path("kubelet/pods").join(&user.uid);
         let what = format!("{} is gone", user.name);

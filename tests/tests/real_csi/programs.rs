@@ -13,7 +13,7 @@ const REGISTRAR: &str = "csi-node-driver-registrar";
 
 /// The driver and its registrar.
 #[derive(Debug, Clone)]
-pub struct Programs {
+pub(crate) struct Programs {
     /// Path of the driver.
     pub driver: PathBuf,
     /// Path of the registrar.
@@ -26,7 +26,7 @@ impl Programs {
     ///
     /// # Errors
     /// One of them is not in that directory.
-    pub fn at_hand(test: &str) -> Result<Option<Self>> {
+    pub(crate) fn at_hand(test: &str) -> Result<Option<Self>> {
         let Some(directory) = env::var_os(VARIABLE).map(PathBuf::from) else {
             let reason = format!("{VARIABLE} names no directory with {DRIVER}, {REGISTRAR}");
             skips::skip(test, &reason);

@@ -28,7 +28,7 @@ const DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 
 /// The cluster and the driver.
-pub struct Site {
+pub(crate) struct Site {
     // Dropped first, because its loop devices have their files below the node's directory.
     /// The driver.
     pub driver: Driver,
@@ -48,7 +48,7 @@ struct Random {
 
 impl Site {
     /// Starts the driver on the cluster's node, and creates the driver's objects.
-    pub async fn new(cluster: Cluster, programs: Programs, seed: u64) -> Result<Self> {
+    pub(crate) async fn new(cluster: Cluster, programs: Programs, seed: u64) -> Result<Self> {
         let attaches = cluster.control_plane.has_controllers();
         let admin = cluster.control_plane.kubeconfig(&Caller::admin())?;
         let mut site = Self {
@@ -86,7 +86,7 @@ impl Site {
     }
 
     /// A random number below `below`, determined by the seed.
-    pub fn random(&mut self, below: u64) -> u64 {
+    pub(crate) fn random(&mut self, below: u64) -> u64 {
         let Random { seed, drawn } = &mut self.random;
         *drawn += 1;
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
@@ -94,30 +94,30 @@ impl Site {
     }
 
     /// The directory in which each pod writes a file of its name.
-    pub fn said(&self) -> PathBuf {
+    pub(crate) fn said(&self) -> PathBuf {
         self.cluster.node.path("said")
     }
 
     // === the API server ===
 
     /// The object at this path; null if there is none.
-    pub async fn get(&self, path: &str) -> Result<Value> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Value> {
         self.cluster.control_plane.get(path).await
     }
 
     /// Creates an object in this collection.
-    pub async fn create(&self, collection: &str, object: &Value) -> Result<Value> {
+    pub(crate) async fn create(&self, collection: &str, object: &Value) -> Result<Value> {
         self.ask(Method::POST, "json", collection, object).await
     }
 
     /// Changes an object with a merge patch.
-    pub async fn patch(&self, path: &str, patch: &Value) -> Result<Value> {
+    pub(crate) async fn patch(&self, path: &str, patch: &Value) -> Result<Value> {
         self.ask(Method::PATCH, "merge-patch+json", path, patch)
             .await
     }
 
     /// Deletes an object.
-    pub async fn delete(&self, path: &str) -> Result<Value> {
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
         self.ask(Method::DELETE, "json", path, &json!({})).await
     }
 
@@ -143,7 +143,7 @@ impl Site {
     ///
     /// # Errors
     /// The deadline passed; the error contains the latest logs of the kubelet and the driver.
-    pub async fn until<T>(
+    pub(crate) async fn until<T>(
         &mut self,
         what: &str,
         look: impl AsyncFn(&Self) -> Result<Option<T>>,

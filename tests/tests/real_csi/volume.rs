@@ -21,7 +21,7 @@ const LARGE: i64 = 32;
 
 /// The volume mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// A directory.
     Filesystem,
     /// A block device.
@@ -30,7 +30,7 @@ pub enum Mode {
 
 /// A persistent volume and its claim.
 #[derive(Debug)]
-pub struct Volume {
+pub(crate) struct Volume {
     /// The name of both.
     pub name: String,
     /// Its volume mode.
@@ -55,7 +55,7 @@ fn quantity(size: i64) -> Value {
 
 impl Site {
     /// Creates a volume in the driver, and binds a new claim to it.
-    pub async fn provision(&mut self, name: &str, mode: Mode) -> Result<Volume> {
+    pub(crate) async fn provision(&mut self, name: &str, mode: Mode) -> Result<Volume> {
         let controller = self.driver.controller().await?;
         let made = controller.create(name, SMALL * MIB, mode).await?;
         let volume = Volume {
@@ -111,7 +111,7 @@ impl Site {
 
     /// Requests the larger size, and performs the expansion by the driver's controller and the
     /// cluster's part of it. The node's part remains.
-    pub async fn grow(&self, volume: &Volume) -> Result<()> {
+    pub(crate) async fn grow(&self, volume: &Volume) -> Result<()> {
         let (path, status) = (volume.claim_path(), volume.claim_path() + "/status");
         let wanted = json!({"spec": {"resources": {"requests": quantity(LARGE)}}});
         self.patch(&path, &wanted).await?;
@@ -136,7 +136,7 @@ impl Site {
     }
 
     /// Waits until the claim's status shows only the new size.
-    pub async fn grown(&mut self, volume: &Volume) -> Result<()> {
+    pub(crate) async fn grown(&mut self, volume: &Volume) -> Result<()> {
         let path = volume.claim_path();
         let claim = self
             .until("the claim has what it asks for", async |site| {
@@ -163,7 +163,7 @@ impl Site {
     }
 
     /// Deletes an unused volume.
-    pub async fn remove(&mut self, volume: &Volume) -> Result<()> {
+    pub(crate) async fn remove(&mut self, volume: &Volume) -> Result<()> {
         let controller = self.driver.controller().await?;
         let deleted = controller.delete(&volume.id).await;
         deleted.with_context(|| format!("{:?}", self.driver.volumes()))?;

@@ -19,12 +19,12 @@ const FAULTS: u64 = 100;
 const RETRY: Duration = Duration::from_millis(300);
 
 /// The duration of the disturbances in seconds.
-pub fn seconds() -> u64 {
+pub(crate) fn seconds() -> u64 {
     test_size::amount(SECONDS, SHORT)
 }
 
 /// The seed of the random choices, which is printed; a random one by default.
-pub fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     let any = RandomState::new().hash_one(0) % 1_000_000 + 1;
     let seed = test_size::amount(SEED, any);
@@ -36,7 +36,7 @@ pub fn seed() -> u64 {
 ///
 /// # Errors
 /// The shim does not start.
-pub async fn behind_a_proxy(node: &mut Node, random: Random) -> Result<Arc<EngineProxy>> {
+pub(crate) async fn behind_a_proxy(node: &mut Node, random: Random) -> Result<Arc<EngineProxy>> {
     let socket = node.path("proxy.sock");
     let proxy = EngineProxy::start(&node.engine().socket(), &socket, FAULTS, random)?;
     node.kill_shim()?;
@@ -49,7 +49,7 @@ pub async fn behind_a_proxy(node: &mut Node, random: Random) -> Result<Arc<Engin
 ///
 /// # Errors
 /// One of them does not start again.
-pub async fn chaos(
+pub(crate) async fn chaos(
     node: &mut Node,
     proxy: &EngineProxy,
     tally: &Tally,
@@ -94,7 +94,11 @@ pub async fn chaos(
 ///
 /// # Errors
 /// It does not start.
-pub async fn kill_shim(node: &mut Node, proxy: &EngineProxy, random: &mut Random) -> Result<()> {
+pub(crate) async fn kill_shim(
+    node: &mut Node,
+    proxy: &EngineProxy,
+    random: &mut Random,
+) -> Result<()> {
     node.kill_shim()?;
     sleep(random.millis(0, 500)).await;
     start_shim(node, proxy).await
@@ -104,7 +108,7 @@ pub async fn kill_shim(node: &mut Node, proxy: &EngineProxy, random: &mut Random
 ///
 /// # Errors
 /// It does not start.
-pub async fn kill_engine(node: &mut Node, random: &mut Random) -> Result<()> {
+pub(crate) async fn kill_engine(node: &mut Node, random: &mut Random) -> Result<()> {
     node.engine_mut().kill()?;
     sleep(random.millis(0, 1000)).await;
     start_engine(node).await

@@ -21,7 +21,7 @@ const LEFT_OVERS: Duration = Duration::from_secs(150);
 ///
 /// # Errors
 /// The deadline passed.
-pub async fn ready(node: &Node) -> Result<()> {
+pub(crate) async fn ready(node: &Node) -> Result<()> {
     const STEADY: usize = 30;
     let steady = AtomicUsize::new(0);
     node.await_until("ready", STEP, async |node| {
@@ -45,7 +45,7 @@ pub async fn ready(node: &Node) -> Result<()> {
 ///
 /// # Errors
 /// There is another sandbox, or one cannot be removed.
-pub async fn take_away_late_sandboxes(node: &Node, tally: &Tally) -> Result<usize> {
+pub(crate) async fn take_away_late_sandboxes(node: &Node, tally: &Tally) -> Result<usize> {
     let mut cri = Cri::of(node).await?;
     let late = cri.pods(cri::PodSandboxFilter::default()).await?;
     for pod in &late {
@@ -57,7 +57,7 @@ pub async fn take_away_late_sandboxes(node: &Node, tally: &Tally) -> Result<usiz
 }
 
 /// Waits until the runtime, the engine and the disk contain nothing of any pod; removes nothing.
-pub async fn nothing_is_left(node: &Node) -> Result<()> {
+pub(crate) async fn nothing_is_left(node: &Node) -> Result<()> {
     let files = |path: &str| -> Vec<_> {
         let entries = fs::read_dir(node.path(path)).into_iter().flatten();
         entries.flatten().map(|entry| entry.path()).collect()

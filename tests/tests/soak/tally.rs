@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The counts of pods and of disturbances.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Pods whose log was complete.
     whole: watch::Sender<usize>,
     /// Complete pods during whose life the shim was killed.
@@ -34,7 +34,7 @@ pub struct Tally {
 
 /// The disturbances at the time when a pod's life began or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub(crate) struct Moment {
     turns: u64,
     engine_turns: u64,
     faults: usize,
@@ -44,7 +44,7 @@ pub struct Moment {
 
 /// The outcome of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It ended as expected, and the engine was up all the time.
     Whole,
     /// Something was killed or refused during its life.
@@ -55,7 +55,7 @@ pub enum Outcome {
 
 impl Tally {
     /// The current state of the disturbances.
-    pub fn moment(&self, proxy: &EngineProxy) -> Moment {
+    pub(crate) fn moment(&self, proxy: &EngineProxy) -> Moment {
         Moment {
             turns: *self.turns.borrow(),
             engine_turns: self.engine_turns.load(Ordering::SeqCst),
@@ -65,7 +65,7 @@ impl Tally {
     }
 
     /// The outcome of a pod that lived from `begun` to `end`.
-    pub fn outcome(&self, begun: Moment, end: Moment, ended_well: bool) -> Outcome {
+    pub(crate) fn outcome(&self, begun: Moment, end: Moment, ended_well: bool) -> Outcome {
         let engine_was_there =
             begun.engine_turns.is_multiple_of(2) && begun.engine_turns == end.engine_turns;
         if ended_well && engine_was_there {
@@ -78,7 +78,7 @@ impl Tally {
     }
 
     /// Counts a pod that lived from `begun` to `end`.
-    pub fn count(&self, begun: Moment, end: Moment, outcome: Outcome) {
+    pub(crate) fn count(&self, begun: Moment, end: Moment, outcome: Outcome) {
         if outcome != Outcome::Whole {
             self.disturbed.fetch_add(1, Ordering::Relaxed);
             return;
@@ -90,18 +90,18 @@ impl Tally {
     }
 
     /// Something goes down, or is back up.
-    pub fn turn(&self) {
+    pub(crate) fn turn(&self) {
         self.turns.send_modify(|turns| *turns += 1);
     }
 
     /// The engine goes down, or is back up.
-    pub fn engine_turn(&self) {
+    pub(crate) fn engine_turn(&self) {
         self.engine_turns.fetch_add(1, Ordering::SeqCst);
         self.turn();
     }
 
     /// Waits until nothing is down.
-    pub async fn all_up(&self) {
+    pub(crate) async fn all_up(&self) {
         // The sender is part of `self`, so it cannot be gone.
         let _ = self
             .turns
@@ -114,7 +114,7 @@ impl Tally {
     ///
     /// # Panics
     /// No pod completes in time.
-    pub async fn one_more_whole(&self) {
+    pub(crate) async fn one_more_whole(&self) {
         let mut whole = self.whole.subscribe();
         let before = *whole.borrow_and_update();
         let more = whole.wait_for(|whole| *whole > before);
@@ -126,32 +126,32 @@ impl Tally {
     }
 
     /// The sandbox of this pod is requested.
-    pub fn ask(&self, uid: &str) {
+    pub(crate) fn ask(&self, uid: &str) {
         self.unanswered.lock().insert(uid.to_owned());
     }
 
     /// The runtime has confirmed the sandbox.
-    pub fn answered(&self, uid: &str) {
+    pub(crate) fn answered(&self, uid: &str) {
         self.unanswered.lock().remove(uid);
     }
 
     /// Whether the pod's sandbox was never confirmed.
-    pub fn is_unanswered(&self, uid: &str) -> bool {
+    pub(crate) fn is_unanswered(&self, uid: &str) -> bool {
         self.unanswered.lock().contains(uid)
     }
 
     /// The number of complete pods.
-    pub fn whole(&self) -> usize {
+    pub(crate) fn whole(&self) -> usize {
         *self.whole.borrow()
     }
 
     /// The number of disturbed pods.
-    pub fn disturbed(&self) -> usize {
+    pub(crate) fn disturbed(&self) -> usize {
         self.disturbed.load(Ordering::Relaxed)
     }
 
     /// The number of times that something was killed or stopped.
-    pub fn kills(&self) -> usize {
+    pub(crate) fn kills(&self) -> usize {
         usize::try_from(self.turns.borrow().div_ceil(2)).unwrap_or(usize::MAX)
     }
 }

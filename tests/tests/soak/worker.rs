@@ -28,7 +28,7 @@ use super::{
 const RETRY: Duration = Duration::from_millis(300);
 
 /// Runs pods.
-pub struct Worker {
+pub(crate) struct Worker {
     pub name: String,
     pub endpoint: String,
     /// The directory of the pods' logs.
@@ -45,7 +45,7 @@ impl Worker {
     ///
     /// # Errors
     /// A pod does not have the expected outcome.
-    pub async fn work(mut self) -> Result<()> {
+    pub(crate) async fn work(mut self) -> Result<()> {
         for round in 0.. {
             if self.done.load(Ordering::Relaxed) {
                 break;
@@ -170,7 +170,7 @@ impl Worker {
 ///
 /// # Errors
 /// The removal fails for the time of a step of a pod's life.
-pub async fn take_away(endpoint: &str, uid: &str) -> Result<()> {
+pub(crate) async fn take_away(endpoint: &str, uid: &str) -> Result<()> {
     let deadline = Instant::now() + STEP;
     loop {
         match try_take_away(endpoint, uid).await {

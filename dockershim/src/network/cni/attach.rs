@@ -161,7 +161,7 @@ impl Cni {
                     let (attachment, result) = cached.of(Some(netns));
                     match chain.check(&attachment, result.as_ref()).await {
                         Ok(true) => "ok".into(),
-                        Ok(false) => "the network does not support CHECK".into(),
+                        Ok(false) => "CHECK is disabled or not supported by the network".into(),
                         Err(error) => error.to_string(),
                     }
                 }

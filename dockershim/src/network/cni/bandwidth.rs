@@ -30,7 +30,7 @@ const DIRECTIONS: [(&str, &str, &str); 2] = [
 ///
 /// # Errors
 /// `InvalidArgument` naming the annotation.
-pub fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Value>, Error> {
+pub(super) fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Value>, Error> {
     let mut limits = Map::new();
     for (annotation, rate, burst) in DIRECTIONS {
         let Some(text) = annotations.get(annotation) else {

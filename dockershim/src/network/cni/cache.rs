@@ -3,13 +3,14 @@
 //! libcni find it.
 
 use std::{
+    ffi::OsStr,
     fs, io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use atomic_file::{Durability, is_temporary};
+use atomic_file::Durability;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -23,6 +24,12 @@ use super::{chain::Attachment, error::CniError, pod::NetNs};
 const KIND: &str = "cniCacheV1";
 /// The mode of an attachment's file, as libcni's.
 const MODE: u32 = 0o600;
+/// Whether a file of this name is not written completely, by this shim or an older one. Names of
+/// networks do not begin with a dot.
+fn is_unfinished(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+}
+
 const LOCK: &str = "dockershim.lock";
 /// How long to wait for the lock; longer than a plugin's garbage collection may take.
 const LOCK_PATIENCE: Duration = Duration::from_secs(150);
@@ -80,11 +87,11 @@ mod base64_bytes {
     use base64::{Engine as _, prelude::BASE64_STANDARD};
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
-    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&BASE64_STANDARD.encode(bytes))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = Option::<String>::deserialize(from)?.unwrap_or_default();
         BASE64_STANDARD.decode(text).map_err(D::Error::custom)
     }
@@ -259,7 +266,7 @@ impl Cache {
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if is_temporary(&name)
+            if is_unfinished(&name)
                 && let Err(error) = fs::remove_file(entry.path())
             {
                 tracing::warn!(
@@ -313,7 +320,7 @@ impl Cache {
         let mut found = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if is_temporary(&name) || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if is_unfinished(&name) || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
             let bytes = fs::read(entry.path()).map_err(|error| error.to_string());
@@ -413,7 +420,7 @@ mod tests {
             results.join("net-other-eth0"),
         )
         .unwrap();
-        let unfinished = results.join(".net-x-eth0.tmp");
+        let unfinished = results.join(".unfinished-net-x-eth0");
         fs::write(&unfinished, "").unwrap();
         assert_eq!(cache.load(), [cached("first")]);
         cache.remove_unfinished();

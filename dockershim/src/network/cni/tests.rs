@@ -275,8 +275,16 @@ async fn a_loopback_plugin_is_run_first_and_deleted_last() {
 async fn what_is_attached_can_be_checked() {
     for (version, disabled, expected) in [
         ("1.0.0", false, "ok"),
-        ("1.0.0", true, "the network does not support CHECK"),
-        ("0.3.1", false, "the network does not support CHECK"),
+        (
+            "1.0.0",
+            true,
+            "CHECK is disabled or not supported by the network",
+        ),
+        (
+            "0.3.1",
+            false,
+            "CHECK is disabled or not supported by the network",
+        ),
     ] {
         let node = Node::new(&["one", "two"]);
         let mut config = net(version);

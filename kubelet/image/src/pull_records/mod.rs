@@ -266,7 +266,7 @@ impl Drop for Pull<'_> {
         // The pod's task may be cancelled at any time, and `drop` cannot wait.
         repeatable::blocking_detached(move || {
             if let Err(error) = store.end(&image, ending) {
-                warn!(image, %error, "cannot remove the record of an unfinished pull");
+                warn!(image, %error, "cannot remove the pull intent of an image");
             }
         });
     }

@@ -9,7 +9,7 @@ use kubelet_cri_client::{
     CriError,
     pod_status::{ContainerState, PodStatus},
 };
-use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::identity::PodUid;
 use tracing::{info, warn};
 
 use super::{
@@ -215,8 +215,7 @@ impl RuntimeManager {
             .update_container_resources(&update.id, linux)
             .await?;
         info!(
-            pod = identity::full_name(pod), container = %container.name,
-            container_id = %update.id, resource = resource.name(), "resized container"
+            container = %container.name, container_id = %update.id, resource = resource.name(), "resized container"
         );
         update.now = now;
         self.grants.update(&PodUid::of(pod), |granted| {

@@ -38,7 +38,7 @@ pub(super) fn configure(
 }
 
 /// Whether a container with the resources `own` may use swap.
-pub fn may_swap(pod: &Pod, own: Option<&ResourceRequirements>, rules: Rules<'_>) -> bool {
+pub(crate) fn may_swap(pod: &Pod, own: Option<&ResourceRequirements>, rules: Rules<'_>) -> bool {
     let request = amount(own.and_then(|own| own.requests.as_ref()), "memory");
     let limit = amount(own.and_then(|own| own.limits.as_ref()), "memory");
     let class = pod.spec.as_ref().map(QosClass::of);

@@ -21,13 +21,13 @@ use tokio_rustls::{
 };
 
 /// A certificate authority.
-pub struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub pem: String,
 }
 
 impl Authority {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -40,7 +40,7 @@ impl Authority {
     }
 
     /// A client certificate with this common name and organisation, and its key.
-    pub fn client(&self, name: &str, group: &str) -> Identity {
+    pub(crate) fn client(&self, name: &str, group: &str) -> Identity {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params
@@ -51,7 +51,7 @@ impl Authority {
     }
 
     /// A server certificate for this name, and its key.
-    pub fn server(&self, name: &str) -> Identity {
+    pub(crate) fn server(&self, name: &str) -> Identity {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(params)
@@ -69,14 +69,14 @@ impl Authority {
 
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
-pub struct Identity {
+pub(crate) struct Identity {
     pub certificate: String,
     pub key: String,
 }
 
 /// A client.
 #[derive(Clone)]
-pub struct Caller {
+pub(crate) struct Caller {
     pub address: String,
     /// The authority that it trusts to have signed the kubelet's certificate.
     pub trusts: String,
@@ -87,14 +87,14 @@ pub struct Caller {
 
 /// The response to a request.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
 impl Caller {
-    pub fn new(address: String, trusts: String) -> Self {
+    pub(crate) fn new(address: String, trusts: String) -> Self {
         Self {
             address,
             trusts,
@@ -104,20 +104,20 @@ impl Caller {
         }
     }
 
-    pub fn with_identity(&self, identity: Identity) -> Self {
+    pub(crate) fn with_identity(&self, identity: Identity) -> Self {
         let mut caller = self.clone();
         caller.identity = Some(identity);
         caller
     }
 
-    pub fn with_token(&self, token: &str) -> Self {
+    pub(crate) fn with_token(&self, token: &str) -> Self {
         let mut caller = self.clone();
         caller.token = Some(token.to_owned());
         caller
     }
 
     /// Connects and performs the TLS handshake.
-    pub async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(self.trusts.as_bytes()) {
             roots.add(certificate.unwrap()).unwrap();
@@ -144,7 +144,7 @@ impl Caller {
     }
 
     /// Sends a request with these additional headers and the body.
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         method: &str,
         path: &str,
@@ -168,7 +168,7 @@ impl Caller {
         Ok(stream)
     }
 
-    pub async fn request(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub(crate) async fn request(&self, method: &str, path: &str, body: &str) -> Answer {
         let mut stream = self
             .send(method, path, &["Connection: close"], body)
             .await
@@ -190,13 +190,13 @@ impl Caller {
         }
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.request("GET", path, "").await
     }
 }
 
 /// Reads a message head, including the empty line.
-pub async fn read_head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+pub(crate) async fn read_head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());

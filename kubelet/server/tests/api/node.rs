@@ -42,7 +42,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::client::{Authority, Caller};
 
 /// UID of the node's only pod.
-pub const UID: &str = "uid-1";
+pub(crate) const UID: &str = "uid-1";
 
 #[derive(Clone)]
 struct View {
@@ -122,7 +122,7 @@ impl NodeView for View {
 
 /// The API server's reviews: users by token, and their access to subresources.
 #[derive(Debug, Default)]
-pub struct Known {
+pub(crate) struct Known {
     pub tokens: Mutex<BTreeMap<String, String>>,
     pub allowed: Mutex<Vec<(String, String, String)>>,
     pub asked: Mutex<Vec<SubjectAccessReviewSpec>>,
@@ -132,7 +132,7 @@ pub struct Known {
 
 impl Known {
     /// Allows a user a verb on a subresource; `*` matches any.
-    pub fn allow(&self, user: &str, verb: &str, subresource: &str) {
+    pub(crate) fn allow(&self, user: &str, verb: &str, subresource: &str) {
         let [user, verb, subresource] = [user, verb, subresource].map(str::to_owned);
         self.allowed.lock().push((user, verb, subresource));
     }
@@ -193,7 +193,7 @@ impl Reviews for Known {
 }
 
 /// The node; it stops when dropped.
-pub struct Node {
+pub(crate) struct Node {
     pub runtime: FakeRuntime,
     pub sandbox: String,
     pub dir: tempfile::TempDir,
@@ -208,12 +208,12 @@ pub struct Node {
 
 impl Node {
     /// A node with an API server that reviews tokens and access.
-    pub async fn in_cluster() -> Self {
+    pub(crate) async fn in_cluster() -> Self {
         Self::with(|_| {}).await
     }
 
     /// Like [`Self::in_cluster`], with changed options.
-    pub async fn with(change: impl FnOnce(&mut SecureOptions)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut SecureOptions)) -> Self {
         open_files();
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::new("clients");
@@ -268,7 +268,7 @@ impl Node {
     }
 
     /// A client whose certificate allows everything.
-    pub fn admin(&self) -> Caller {
+    pub(crate) fn admin(&self) -> Caller {
         self.known.allow("admin", "*", "*");
         self.stranger
             .with_identity(self.authority.client("admin", "admins"))
@@ -286,7 +286,7 @@ fn open_files() {
 }
 
 /// Options for a secure port on any free port, with its files in a directory.
-pub fn secure_options(dir: PathBuf) -> SecureOptions {
+pub(crate) fn secure_options(dir: PathBuf) -> SecureOptions {
     SecureOptions {
         address: "127.0.0.1:0".parse().unwrap(),
         node_name: "node-1".to_owned(),

@@ -45,7 +45,7 @@ async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
 }
 
 /// Starts a streaming server that runs [`echo`].
-pub async fn streaming_server(node: &Node) {
+pub(crate) async fn streaming_server(node: &Node) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     node.runtime.set_streaming_url(&format!("http://{address}"));

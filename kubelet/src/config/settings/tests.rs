@@ -80,6 +80,22 @@ fn nothing_given_is_the_default_of_each_part() {
 }
 
 #[test]
+fn images_have_an_endpoint_of_their_own_if_one_is_given() {
+    let endpoints = |body: &str| {
+        let cri = with_file(body, &[]).unwrap().options.cri;
+        (cri.runtime_endpoint, cri.image_endpoint)
+    };
+    let runtime = "containerRuntimeEndpoint: /run/a.sock\n";
+    // Empty: the client takes the runtime's.
+    let unset = ("unix:///run/a.sock".to_owned(), String::new());
+    assert_eq!(endpoints(runtime), unset);
+    let set = endpoints(&format!(
+        "{runtime}imageServiceEndpoint: unix:///run/b.sock\n"
+    ));
+    assert_eq!(set.1, "unix:///run/b.sock");
+}
+
+#[test]
 fn a_flag_wins_over_the_file() {
     let settings = with_file(
         "syncFrequency: 30s\nmaxPods: 20\nstaticPodPath: manifests\ncontainerRuntimeEndpoint: /run/a.sock\n",

@@ -44,7 +44,7 @@ impl ShutdownRecord {
     }
 
     /// Loads the file, if it exists.
-    pub async fn load(&self) {
+    pub(crate) async fn load(&self) {
         let text = match files::read_to_string(&self.path).await {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -57,7 +57,7 @@ impl ShutdownRecord {
     }
 
     /// Records that the termination of pods begins.
-    pub async fn begin(&self) {
+    pub(crate) async fn begin(&self) {
         *self.times.lock() = Times {
             start_time: Some(clock::now_time()),
             end_time: None,
@@ -66,7 +66,7 @@ impl ShutdownRecord {
     }
 
     /// Records that pods have terminated.
-    pub async fn end(&self) {
+    pub(crate) async fn end(&self) {
         self.times.lock().end_time = Some(clock::now_time());
         self.store().await;
     }

@@ -11,38 +11,38 @@ const NAMESPACE: &str = "default";
 
 /// An API server and its pods in the namespace `default`.
 #[derive(Clone)]
-pub struct Api(ApiServer);
+pub(crate) struct Api(ApiServer);
 
 impl Api {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(ApiServer::start().unwrap())
     }
 
     /// A client with the node's identity.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.0.client(Caller::node("node"))
     }
 
     /// All requests for pods so far, such as `PATCH default/web/status`.
-    pub fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         let requests = self.0.requests().into_iter();
         let of_pods = requests.filter(|r| r.resource.split('/').next() == Some("pods"));
         of_pods.map(|request| line(&request)).collect()
     }
 
     /// The number of requests that start with `beginning`.
-    pub fn count(&self, beginning: &str) -> usize {
+    pub(crate) fn count(&self, beginning: &str) -> usize {
         let requests = self.requests();
         requests.iter().filter(|r| r.starts_with(beginning)).count()
     }
 
     /// Makes all requests fail and breaks the watches, or makes the server available again.
-    pub fn set_away(&self, away: bool) {
+    pub(crate) fn set_away(&self, away: bool) {
         self.0.set_available(!away);
     }
 
     /// Refuses or allows the creation of pods by the node.
-    pub fn refuse_creations(&self, refuses: bool) {
+    pub(crate) fn refuse_creations(&self, refuses: bool) {
         let refuse = |record: &Record| match record.verb {
             "create" => Verdict::Refuse(ApiError::bad_request("no pods of nodes")),
             _ => Verdict::Pass,
@@ -52,23 +52,23 @@ impl Api {
     }
 
     /// Compacts all changes so far and ends the watches.
-    pub fn compact(&self) {
+    pub(crate) fn compact(&self) {
         self.0.compact();
         self.0.end_watches();
     }
 
-    pub fn pod(&self, name: &str) -> Option<Pod> {
+    pub(crate) fn pod(&self, name: &str) -> Option<Pod> {
         let pod = self.0.get("v1", "pods", NAMESPACE, name).ok()?;
         Some(serde_json::from_value(pod).unwrap())
     }
 
-    pub fn phase(&self, name: &str) -> String {
+    pub(crate) fn phase(&self, name: &str) -> String {
         let status = self.pod(name).and_then(|pod| pod.status);
         status.and_then(|status| status.phase).unwrap_or_default()
     }
 
     /// The status of a condition; empty if there is none.
-    pub fn condition(&self, name: &str, type_: &str) -> String {
+    pub(crate) fn condition(&self, name: &str, type_: &str) -> String {
         let status = self.pod(name).and_then(|pod| pod.status);
         let conditions = status.and_then(|status| status.conditions);
         let mut conditions = conditions.into_iter().flatten();
@@ -77,7 +77,7 @@ impl Api {
     }
 
     /// Binds a new pod to the node, as a scheduler does.
-    pub fn bind(&self, mut pod: Pod) {
+    pub(crate) fn bind(&self, mut pod: Pod) {
         pod.metadata.annotations = None;
         let name = pod.metadata.name.clone().unwrap();
         let pod = serde_json::to_value(pod).unwrap();
@@ -86,12 +86,12 @@ impl Api {
     }
 
     /// Edits a pod.
-    pub fn edit(&self, name: &str, edit: impl FnOnce(&mut Value)) {
+    pub(crate) fn edit(&self, name: &str, edit: impl FnOnce(&mut Value)) {
         self.0.edit("v1", "pods", NAMESPACE, name, edit).unwrap();
     }
 
     /// Deletes a pod, as `kubectl delete` does.
-    pub fn delete(&self, name: &str, grace: i64) {
+    pub(crate) fn delete(&self, name: &str, grace: i64) {
         let options = json!({"gracePeriodSeconds": grace});
         let deleted = self.0.delete("v1", "pods", NAMESPACE, name, &options);
         deleted.unwrap();

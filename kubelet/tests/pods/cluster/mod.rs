@@ -1,6 +1,6 @@
 //! Pods of a node in a cluster.
 
-pub mod api;
+pub(crate) mod api;
 mod checkpoint;
 mod mirrors;
 mod pods;

@@ -17,7 +17,7 @@ const RESET: Duration = Duration::from_secs(600 - 120);
 /// comes every second. Without faults nothing else takes time.
 const PROMPT: Duration = Duration::from_millis(1100);
 
-pub fn problem(history: &History<'_>) -> Option<String> {
+pub(super) fn problem(history: &History<'_>) -> Option<String> {
     pods::containers(&history.subject.pod).find_map(|container| {
         let starts = history.of(&container.name).filter_map(|life| {
             let mut events = life.events.iter();

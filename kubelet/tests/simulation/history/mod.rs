@@ -63,7 +63,7 @@ impl<'a> History<'a> {
 }
 
 /// The first violation of an invariant.
-pub fn problem(simulation: &Simulation) -> Option<String> {
+pub(crate) fn problem(simulation: &Simulation) -> Option<String> {
     let lives = simulation.node.runtime.histories();
     let mut by_pod: BTreeMap<&str, Vec<&ContainerHistory>> = BTreeMap::new();
     for life in &lives {
@@ -85,7 +85,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
 }
 
 /// The history of a pod, for people.
-pub fn describe(simulation: &Simulation, subject: &SimulatedPod) -> String {
+pub(crate) fn describe(simulation: &Simulation, subject: &SimulatedPod) -> String {
     let begun = simulation.node.trace.begun();
     let mut told = simulation.node.trace.about(&subject.uid);
     let lives = simulation.node.runtime.histories().into_iter();

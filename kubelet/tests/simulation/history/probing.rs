@@ -23,7 +23,7 @@ struct Run<'a> {
     found: Option<i32>,
 }
 
-pub fn problem(history: &History<'_>) -> Option<String> {
+pub(super) fn problem(history: &History<'_>) -> Option<String> {
     pods::containers(&history.subject.pod).find_map(|container| {
         [
             (&container.liveness_probe, false),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::History;
 use crate::{pods::is_sidecar, simulated_pod::PodEvent};
 
-pub fn problem(history: &History<'_>) -> Option<String> {
+pub(super) fn problem(history: &History<'_>) -> Option<String> {
     history.lives.iter().enumerate().find_map(|(index, life)| {
         if history.subject.is_ephemeral(&life.name) {
             return None;

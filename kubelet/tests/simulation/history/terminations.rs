@@ -16,7 +16,7 @@ const OF_ORPHANS: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(15);
 /// The minimum of a whole pod, as upstream.
 const MINIMUM_OF_POD: Duration = Duration::from_secs(1);
-pub fn problem(history: &History<'_>) -> Option<String> {
+pub(super) fn problem(history: &History<'_>) -> Option<String> {
     history.lives.iter().find_map(|life| {
         by_force(life)
             .or_else(|| timeouts(history, life))

@@ -1,7 +1,7 @@
 //! Patches: JSON patch, merge patch, strategic merge patch, and server-side apply, implemented as a
 //! strategic merge that keeps the fields of other managers.
 
-pub mod strategic;
+pub(super) mod strategic;
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::errors::ApiError;
 
 /// A patch.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Patch {
+pub(super) enum Patch {
     /// RFC 6902.
     Json(Value),
     /// RFC 7386.
@@ -23,7 +23,7 @@ pub enum Patch {
 
 impl Patch {
     /// Parses a patch according to its `Content-Type`.
-    pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
+    pub(super) fn parse(content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
         let kind = content_type.split(';').next().unwrap_or_default().trim();
         let json = || {
             serde_json::from_slice(body)
@@ -40,7 +40,7 @@ impl Patch {
     }
 
     /// The patched object.
-    pub fn apply(&self, kind: &str, object: &Value) -> Result<Value, ApiError> {
+    pub(super) fn apply(&self, kind: &str, object: &Value) -> Result<Value, ApiError> {
         let mut next = object.clone();
         match self {
             Self::Json(operations) => {

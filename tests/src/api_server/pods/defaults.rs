@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Sets the defaults of a pod's spec.
-pub fn apply(spec: &mut Value) {
+pub(crate) fn apply(spec: &mut Value) {
     let Some(fields) = spec.as_object_mut() else {
         return;
     };
@@ -29,7 +29,7 @@ pub fn apply(spec: &mut Value) {
 }
 
 /// Sets the required fields of container statuses, whichever client wrote them.
-pub fn complete_status(status: &mut Value) {
+pub(crate) fn complete_status(status: &mut Value) {
     let Some(fields) = status.as_object_mut() else {
         return;
     };
@@ -48,7 +48,7 @@ pub fn complete_status(status: &mut Value) {
 
 /// Applies admission: sets the priority of the priority class, and adds the default tolerations for
 /// not-ready and unreachable nodes (300 seconds).
-pub fn admit(spec: &mut Value, static_pod: bool) -> Result<(), String> {
+pub(crate) fn admit(spec: &mut Value, static_pod: bool) -> Result<(), String> {
     let Some(fields) = spec.as_object_mut() else {
         return Ok(());
     };

@@ -1,13 +1,13 @@
 //! The server's handling of pods: defaults, validation, graceful deletion.
 
-pub mod defaults;
-pub mod status_validation;
-pub mod validation;
+pub(super) mod defaults;
+pub(super) mod status_validation;
+pub(super) mod validation;
 
 use serde_json::{Value, json};
 
 /// The QoS class of a pod's spec.
-pub fn qos_class(spec: &Value) -> &'static str {
+pub(super) fn qos_class(spec: &Value) -> &'static str {
     let containers = || {
         ["initContainers", "containers"]
             .into_iter()
@@ -38,7 +38,7 @@ pub fn qos_class(spec: &Value) -> &'static str {
 
 /// The grace period of a deletion in seconds: the requested one, or the spec's by default. It is 0
 /// for a pod without a node or in a terminal phase.
-pub fn grace(pod: &Value, asked: Option<i64>) -> i64 {
+pub(super) fn grace(pod: &Value, asked: Option<i64>) -> i64 {
     let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default() == "";
     let over = matches!(
         pod["status"]["phase"].as_str(),
@@ -54,7 +54,7 @@ pub fn grace(pod: &Value, asked: Option<i64>) -> i64 {
 }
 
 /// Binds a pod to a node, like the scheduler's binding.
-pub fn bind(pod: &mut Value, node: &str, now: &str) {
+pub(super) fn bind(pod: &mut Value, node: &str, now: &str) {
     pod["spec"]["nodeName"] = json!(node);
     let condition = json!({
         "type": "PodScheduled", "status": "True", "lastProbeTime": null,
@@ -64,7 +64,7 @@ pub fn bind(pod: &mut Value, node: &str, now: &str) {
 }
 
 /// Sets the condition that no node fits the pod, and why.
-pub fn set_unschedulable(pod: &mut Value, why: &str, now: &str) {
+pub(super) fn set_unschedulable(pod: &mut Value, why: &str, now: &str) {
     let conditions = pod["status"]["conditions"].as_array();
     let told = conditions
         .into_iter()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api_server::errors::Cause;
 
 /// The errors in the new status of a pod.
-pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
+pub(crate) fn update(old: &Value, new: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let class = &old["status"]["qosClass"];
     if class.is_string() && new["status"]["qosClass"] != *class {

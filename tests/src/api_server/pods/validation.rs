@@ -7,7 +7,7 @@ use crate::api_server::errors::Cause;
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
 /// The errors in a new pod.
-pub fn create(pod: &Value) -> Vec<Cause> {
+pub(crate) fn create(pod: &Value) -> Vec<Cause> {
     let spec = &pod["spec"];
     let mut causes = Vec::new();
     if spec["containers"].as_array().is_none_or(Vec::is_empty) {
@@ -99,7 +99,7 @@ fn is_label(name: &str) -> bool {
 
 /// The errors in an update of a pod. Only images, the active deadline, additional tolerations and a
 /// negative grace period of the spec may change.
-pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
+pub(crate) fn update(old: &Value, new: &Value) -> Vec<Cause> {
     let (old_spec, new_spec) = (&old["spec"], &new["spec"]);
     let mut causes = Vec::new();
     for list in CONTAINERS {
@@ -167,7 +167,7 @@ pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
 }
 
 /// The errors in a resize. Only resources and resize policies may change.
-pub fn resize(old: &Value, new: &Value) -> Vec<Cause> {
+pub(crate) fn resize(old: &Value, new: &Value) -> Vec<Cause> {
     let mut leveled = new["spec"].clone();
     for list in CONTAINERS {
         let old_list = old["spec"][list].as_array();
@@ -211,7 +211,7 @@ fn can_be_resized(status: &Value) -> bool {
 }
 
 /// The errors in an update of ephemeral containers. Containers may only be added.
-pub fn ephemeral(old: &Value, new: &Value) -> Vec<Cause> {
+pub(crate) fn ephemeral(old: &Value, new: &Value) -> Vec<Cause> {
     let list = |pod: &Value| {
         pod["spec"]["ephemeralContainers"]
             .as_array()
