@@ -11,6 +11,7 @@ pub mod cgroup_parent;
 pub mod cgroup_settings;
 pub mod checkpoint;
 pub mod cli;
+mod clock;
 pub mod config;
 pub mod container;
 pub mod doctor;

@@ -89,7 +89,7 @@ fn fill(message: &DescriptorProto, messages: &BTreeMap<String, &DescriptorProto>
             // proto3 packs repeated numbers.
             _ if repeated => put_bytes(field, &number(field), &mut out),
             _ => {
-                encode_key(field.number() as u32, wire_type(field), &mut out);
+                encode_key(field.number().cast_unsigned(), wire_type(field), &mut out);
                 out.extend(number(field));
             }
         }
@@ -98,7 +98,11 @@ fn fill(message: &DescriptorProto, messages: &BTreeMap<String, &DescriptorProto>
 }
 
 fn put_bytes(field: &FieldDescriptorProto, value: &[u8], out: &mut Vec<u8>) {
-    encode_key(field.number() as u32, WireType::LengthDelimited, out);
+    encode_key(
+        field.number().cast_unsigned(),
+        WireType::LengthDelimited,
+        out,
+    );
     encode_varint(value.len() as u64, out);
     out.extend_from_slice(value);
 }

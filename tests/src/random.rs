@@ -40,7 +40,8 @@ impl Random {
 
     /// One of `values`, which must not be empty.
     pub fn of<T: Copy>(&mut self, values: &[T]) -> T {
-        values[self.below(values.len() as u64) as usize]
+        let index = self.below(values.len() as u64);
+        values[usize::try_from(index).unwrap_or_default()]
     }
 
     /// A duration from `low` to `high` milliseconds.

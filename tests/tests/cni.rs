@@ -36,7 +36,7 @@ async fn assert_checked(cri: &mut Cri, pod: &str) {
     assert_eq!(checks.len(), 2, "{info}");
     for check in checks {
         let expected = if check["ifName"] == "lo" {
-            "the network does not support CHECK"
+            "CHECK is disabled or not supported by the network"
         } else {
             "ok"
         };

@@ -120,7 +120,7 @@ async fn a_limit_tells_what_is_available() {
     let mut limited = container("main", &["sleep", "1000"]);
     limited.linux = Some(cri::LinuxContainerConfig {
         resources: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: 64 * MIB as i64,
+            memory_limit_in_bytes: 64 * i64::try_from(MIB).unwrap(),
             ..Default::default()
         }),
         ..Default::default()

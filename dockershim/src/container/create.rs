@@ -12,22 +12,18 @@ use cri_proto::runtime::v1::{
 };
 
 use super::{devices, image_mounts, mounts, resources};
-use crate::LookupError;
-use crate::cgroup_parent::cgroup_parent;
-use crate::cgroup_settings::unified;
-use crate::labels::user::Identity;
-use crate::model::convert::stop_signal;
-use crate::security::annotations;
-use crate::unused_image_mounts::unmount_unused;
 use crate::{
-    Config, Error, Shim,
+    Config, Error, LookupError, Shim,
+    cgroup_parent::cgroup_parent,
+    cgroup_settings::unified,
     config::{EngineLog, LogDriver, LogFormat},
     engine::{Connection, NewContainer},
     images::{Accounts, CachedImage},
-    labels,
-    model::Sandbox,
+    labels::{self, user::Identity},
+    model::{Sandbox, convert::stop_signal},
     naming,
-    security::{self, SecurityInputs},
+    security::{self, SecurityInputs, annotations},
+    unused_image_mounts::unmount_unused,
 };
 
 /// Creates a container in a ready sandbox.

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     exec::require_running, exec_process, output::ProcessOutput, status::find, stop::wait_for_end,
 };
-use crate::shim::EXEC_OUTPUT_LIMIT;
 use crate::{
     Error, Shim,
     engine::{self, Cause, EngineError, NewExec},
+    shim::EXEC_OUTPUT_LIMIT,
 };
 
 /// How long a killed command may take to exit before the timeout is returned to the client.

@@ -2,8 +2,10 @@
 
 use cri_proto::runtime::v1::{ContainerFilter, ListContainersRequest, ListContainersResponse};
 
-use crate::model::convert::container::list_item;
-use crate::{Error, Shim, labels, model::Container};
+use crate::{
+    Error, Shim, labels,
+    model::{Container, convert::container::list_item},
+};
 
 /// The containers in the model that match the filter.
 ///

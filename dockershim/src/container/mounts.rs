@@ -6,8 +6,7 @@ use bollard::models::{
 use cri_proto::runtime::v1::{Mount, MountPropagation};
 
 use super::image_mounts;
-use crate::labels::image_mounts::ImageMountsByPath;
-use crate::{Error, Shim, engine::Connection};
+use crate::{Error, Shim, engine::Connection, labels::image_mounts::ImageMountsByPath};
 
 /// The first kernel version with recursively read-only mounts.
 const RECURSIVE_KERNEL: (u32, u32) = (5, 12);

@@ -5,8 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use cri_proto::runtime::v1::{ContainerState, RemoveContainerRequest, RemoveContainerResponse};
 
 use super::stop::stop_running;
-use crate::LookupError;
-use crate::{Error, Shim, logs::symlink, model::Container};
+use crate::{Error, LookupError, Shim, logs::symlink, model::Container};
 
 /// The time limit for a removal that another client started.
 const REMOVAL: Duration = Duration::from_secs(60);

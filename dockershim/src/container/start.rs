@@ -33,7 +33,7 @@ pub async fn start(
         tracing::warn!(container_id = id, %error, "started the container, but cannot inspect it");
         shim.model.amend_container(id, |container| {
             container.status.state = ContainerState::ContainerRunning.into();
-            container.status.started_at = jiff::Timestamp::now().as_nanosecond() as i64;
+            container.status.started_at = crate::clock::now();
             container.provisional = true;
         });
         shim.refresher.enqueue(id.into());

@@ -4,8 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{ContainerState, StopContainerRequest, StopContainerResponse};
 
-use crate::LookupError;
-use crate::{Error, Shim, model::Snapshot};
+use crate::{Error, LookupError, Shim, model::Snapshot};
 
 /// Sends the stop signal, then SIGKILL after `timeout` seconds, and returns when the container has
 /// exited. Succeeds if the container does not exist or is not running.

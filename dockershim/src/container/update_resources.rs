@@ -7,9 +7,7 @@ use cri_proto::runtime::v1::{
 };
 
 use super::{resources, status::find};
-use crate::cgroup_settings::unified;
-use crate::labels::Unified;
-use crate::{Error, Shim};
+use crate::{Error, Shim, cgroup_settings::unified, labels::Unified};
 
 /// Updates the limits of a container that has not exited; 0 or empty values are left unchanged.
 ///

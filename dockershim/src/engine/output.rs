@@ -94,7 +94,7 @@ mod tests {
 
     fn piece(stream: u8, data: &[u8]) -> Vec<u8> {
         let mut bytes = vec![stream, 0, 0, 0];
-        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
         bytes.extend(data);
         bytes
     }

@@ -40,7 +40,7 @@ pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
             limit: LIMIT,
         })?
         .map_err(|_| Error::Panicked("ImageFsInfo"))??;
-    let timestamp = jiff::Timestamp::now().as_nanosecond() as i64;
+    let timestamp = crate::clock::now();
     let usage = |used_bytes, inodes_used| FilesystemUsage {
         timestamp,
         fs_id: Some(FilesystemIdentifier {

@@ -2,8 +2,7 @@
 
 use cri_proto::runtime::v1::{ListImagesRequest, ListImagesResponse};
 
-use crate::images::Image;
-use crate::{Error, Shim};
+use crate::{Error, Shim, images::Image};
 
 /// The images in the cache: all, or the one in the filter.
 ///

@@ -87,7 +87,7 @@ impl EventFeed {
             let _ = self.sender.send(Arc::new(ContainerEvent {
                 kind,
                 id: Arc::clone(id),
-                seen_at: jiff::Timestamp::now().as_nanosecond() as i64,
+                seen_at: crate::clock::now(),
                 sandbox,
                 containers,
             }));

@@ -11,7 +11,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::unused_image_mounts::unmount_unused;
 use crate::{
     engine::{Engine, EngineError},
     images::{ImageMounts, Images},
@@ -19,6 +18,7 @@ use crate::{
     logs::Logs,
     model::{Container, Id, Model, Record, Ticket},
     oom_kills::OomKills,
+    unused_image_mounts::unmount_unused,
 };
 
 /// The number of concurrent inspects.

@@ -2,8 +2,10 @@
 
 use cri_proto::runtime::v1::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter};
 
-use crate::model::convert::sandbox::list_item;
-use crate::{Error, Shim, labels, model::Sandbox};
+use crate::{
+    Error, Shim, labels,
+    model::{Sandbox, convert::sandbox::list_item},
+};
 
 /// The sandboxes in the model that match the filter.
 ///

@@ -9,10 +9,9 @@ use cri_proto::runtime::v1::{
     NamespaceMode, PodSandboxConfig, RunPodSandboxRequest, RunPodSandboxResponse,
 };
 
-use crate::cgroup_parent::cgroup_parent;
-use crate::security::annotations;
 use crate::{
     Error, Shim,
+    cgroup_parent::cgroup_parent,
     container::create::create_named,
     engine::{Connection, NewContainer},
     image::pause,
@@ -21,7 +20,7 @@ use crate::{
         cni::{self, Cni, NetNs, Pod, capabilities},
         docker,
     },
-    security,
+    security::{self, annotations},
 };
 
 /// Arguments for the CNI plugins, by capability.

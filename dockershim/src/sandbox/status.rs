@@ -39,7 +39,7 @@ pub async fn status(
             .containers_of(sandbox.id())
             .map(|container| status_of(container, &images))
             .collect(),
-        timestamp: jiff::Timestamp::now().as_nanosecond() as i64,
+        timestamp: crate::clock::now(),
     })
 }
 

@@ -4,10 +4,10 @@
 
 use cri_proto::runtime::v1::{LinuxContainerSecurityContext, SupplementalGroupsPolicy};
 
-use crate::labels::user::Identity;
 use crate::{
     Error,
     images::{Accounts, PasswdEntry},
+    labels::user::Identity,
 };
 
 const FIELD: &str = "config.linux.security_context";

@@ -15,11 +15,13 @@ use super::{
         container_attributes, filesystem_usage, memory_usage, sandbox_attributes, swap_usage, value,
     },
     network::{self, Interface},
-    now,
     pressure::Resource,
     usage::KernelFileReader,
 };
-use crate::model::{Container, Sandbox, Snapshot};
+use crate::{
+    clock::now,
+    model::{Container, Sandbox, Snapshot},
+};
 
 /// Collects the current usage; its reads may block.
 #[derive(Debug)]

@@ -54,11 +54,16 @@ impl CpuRates {
         };
         let elapsed = at.saturating_duration_since(rate.at);
         if elapsed >= LEAST {
-            let nano_cores = more as f64 / elapsed.as_secs_f64();
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "not negative, and far below the limit of an u64"
+            )]
+            let nano_cores = (more as f64 / elapsed.as_secs_f64()) as u64;
             *rate = Rate {
                 at,
                 used,
-                nano_cores: Some(nano_cores as u64),
+                nano_cores: Some(nano_cores),
             };
         }
         rate.nano_cores

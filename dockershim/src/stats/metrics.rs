@@ -11,10 +11,10 @@ use super::{
     descriptors,
     families::{self as family, BASE_LABELS, Family},
     network::Direction,
-    now,
     pressure::Resource,
 };
 use crate::{
+    clock::now,
     model::{Container, Sandbox, Snapshot},
     naming,
 };

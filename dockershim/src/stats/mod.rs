@@ -109,8 +109,3 @@ impl Stats {
         self.cpu_rates.retain(|id| snapshot.contains(id));
     }
 }
-
-/// The current Unix time in nanoseconds.
-pub(crate) fn now() -> i64 {
-    jiff::Timestamp::now().as_nanosecond() as i64
-}

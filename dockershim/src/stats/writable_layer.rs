@@ -13,8 +13,9 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{disk_walk::DiskWalk, now, upper_dir};
+use super::{disk_walk::DiskWalk, upper_dir};
 use crate::{
+    clock::now,
     model::{Container, Id, Model},
     process::Processes,
 };

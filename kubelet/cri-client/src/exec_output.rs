@@ -259,7 +259,7 @@ fn put_number(message: &mut BytesMut, mut value: u64) {
         message.put_u8((value & 0x7f) as u8 | 0x80);
         value >>= 7;
     }
-    message.put_u8(value as u8);
+    message.put_u8((value & 0x7f) as u8);
 }
 
 fn malformed(why: &str) -> Status {

@@ -57,7 +57,9 @@ impl Threshold {
             Self::Amount(amount) => amount,
             Self::Share(share) => {
                 let whole = (capacity / NANOS) as f64 * f64::from(share);
-                whole as i128 * NANOS
+                #[expect(clippy::cast_possible_truncation, reason = "a share of an i128")]
+                let whole = whole as i128;
+                whole * NANOS
             }
         }
     }

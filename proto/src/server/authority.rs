@@ -9,6 +9,11 @@
 //! The header's name is recognized by its index in HPACK's static table or as a literal. No encoder
 //! in use takes it from the dynamic table.
 
+/// Of a length that is at most one of 32 bits.
+fn number(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests;
 mod text;
@@ -295,7 +300,7 @@ impl Field {
                     Self::Length(String::Value { authority })
                 } else {
                     Self::Name {
-                        left: left - taken as u32,
+                        left: left.saturating_sub(number(taken)),
                         huffman,
                         authority,
                     }
@@ -305,7 +310,7 @@ impl Field {
             Self::Authority { left, mut text } => {
                 let taken = part(left);
                 text.pass(&mut bytes[..taken]);
-                let left = left - taken as u32;
+                let left = left.saturating_sub(number(taken));
                 let next = match left {
                     0 => Self::Start,
                     left => Self::Authority { left, text },
@@ -314,7 +319,7 @@ impl Field {
             }
             Self::Value { left } => {
                 let taken = part(left);
-                let next = match left - taken as u32 {
+                let next = match left.saturating_sub(number(taken)) {
                     0 => Self::Start,
                     left => Self::Value { left },
                 };

@@ -208,6 +208,7 @@ impl Decoder {
                 continue;
             }
             let version = (first >> 16) as u16 & !CONTROL;
+            #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
             let kind = first as u16;
             if version != VERSION {
                 return Err(FrameError::Version(version));
@@ -359,7 +360,9 @@ fn start(into: &mut BytesMut, kind: u16, flags: u8, length: usize) {
 
 fn put_length(into: &mut BytesMut, flags: u8, length: usize) {
     debug_assert!(length < 1 << 24, "a frame's length has 24 bits");
-    into.put_u32((u32::from(flags) << 24) | length as u32);
+    #[expect(clippy::cast_possible_truncation, reason = "24 bits")]
+    let length = length as u32;
+    into.put_u32((u32::from(flags) << 24) | length);
 }
 
 fn with_block(into: &mut BytesMut, kind: u16, id: u32, fin: bool, block: &Bytes) {

@@ -25,7 +25,7 @@ use super::{
 };
 
 /// The initial window of streams and connections without SETTINGS.
-const DEFAULT_WINDOW: i64 = 64 * 1024;
+const DEFAULT_WINDOW: u32 = 64 * 1024;
 /// The receive window of a stream in bytes.
 pub(super) const STREAM_WINDOW: u32 = 512 * 1024;
 /// The receive window of a connection, and the limit on unread data of all its streams.
@@ -33,7 +33,7 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// The limit on unread data of a stream, including the overhead per piece. Above it, reading from
 /// the transport stops.
 const STREAM_SHARE: usize = 2 * STREAM_WINDOW as usize;
-const LARGEST_WINDOW: i64 = 0x7fff_ffff;
+const LARGEST_WINDOW: u32 = 0x7fff_ffff;
 /// The limit on queued data of a stream.
 const STREAM_QUEUE: usize = 128 * 1024;
 /// The limit on queued data of all streams. A stream without queued data may always add a frame.
@@ -186,9 +186,9 @@ impl ConnectionState {
             next_ping: if server { 2 } else { 1 },
             pings: HashMap::new(),
             windows: false,
-            window: DEFAULT_WINDOW,
+            window: DEFAULT_WINDOW.into(),
             peer_window: PeerWindow::Unknown,
-            first_window: DEFAULT_WINDOW,
+            first_window: DEFAULT_WINDOW.into(),
             consumed: 0,
             received_cost: 0,
             going: false,

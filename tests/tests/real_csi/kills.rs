@@ -44,7 +44,7 @@ impl Site {
     /// Draws a moment during the next operation: a random time, or shortly after the start of one
     /// of these calls.
     pub(crate) fn draw(&mut self, calls: &[&'static str]) -> Moment {
-        let pick = self.random(calls.len() as u64 + 1) as usize;
+        let pick = usize::try_from(self.random(calls.len() as u64 + 1)).unwrap_or_default();
         let call = calls.get(pick).copied();
         let range = if call.is_some() {
             DURING_CALL

@@ -291,6 +291,7 @@ fn decision(
 /// The time of renewal: after 70 % to 90 % of the validity, depending on `share`, from 0 to 1.
 pub fn renewal(not_before: Timestamp, not_after: Timestamp, share: f64) -> Timestamp {
     let total = not_after.as_second() - not_before.as_second();
+    #[expect(clippy::cast_possible_truncation, reason = "a part of an i64")]
     let after = (total as f64 * (0.7 + 0.2 * share)) as i64;
     Timestamp::from_second(not_before.as_second() + after).unwrap_or(not_after)
 }

@@ -1,3 +1,8 @@
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "lengths of a test are short"
+)]
+
 use proptest::{collection::vec, prelude::*, sample::Index};
 use tonic::codegen::http::uri;
 

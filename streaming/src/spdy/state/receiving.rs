@@ -97,7 +97,7 @@ impl ConnectionState {
                     self.first_window = i64::from(window);
                     for stream in self.streams.values_mut() {
                         stream.window += change;
-                        if stream.window > LARGEST_WINDOW {
+                        if stream.window > LARGEST_WINDOW.into() {
                             return Err(Violation::Window);
                         }
                     }
@@ -109,13 +109,13 @@ impl ConnectionState {
                 if id == 0 {
                     self.peer_window = PeerWindow::Updated;
                     self.window += i64::from(delta);
-                    if self.window > LARGEST_WINDOW {
+                    if self.window > LARGEST_WINDOW.into() {
                         return Err(Violation::Window);
                     }
                     self.wake_writers();
                 } else if let Some(stream) = self.streams.get_mut(&id) {
                     stream.window += i64::from(delta);
-                    if stream.window > LARGEST_WINDOW {
+                    if stream.window > LARGEST_WINDOW.into() {
                         self.reset(id, status::FLOW_CONTROL_ERROR);
                     } else {
                         wake(&mut stream.writer);
@@ -136,7 +136,7 @@ impl ConnectionState {
         if self.server {
             self.announce_window();
         }
-        let more = CONNECTION_WINDOW - DEFAULT_WINDOW as u32;
+        let more = CONNECTION_WINDOW - DEFAULT_WINDOW;
         self.send(Outgoing::Frame(Frame::WindowUpdate { id: 0, delta: more }));
     }
 

@@ -17,7 +17,7 @@ impl ConnectionState {
         &mut self,
         headers: Headers,
     ) -> Option<(u32, oneshot::Receiver<()>)> {
-        if self.going || self.closing || self.closed || self.next_ours > LARGEST_WINDOW as u32 {
+        if self.going || self.closing || self.closed || self.next_ours > LARGEST_WINDOW {
             return None;
         }
         let id = self.next_ours;
