@@ -9,7 +9,7 @@
 //! The header's name is recognized by its index in HPACK's static table or as a literal. No encoder
 //! in use takes it from the dynamic table.
 
-/// Of a length that is at most one of 32 bits.
+/// Converts the length of a part, which is at most the 32-bit length of its string.
 fn number(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
