@@ -143,7 +143,7 @@ impl PodRunner {
         );
         parts.workers.ended().await;
         parts.probes.ended().await;
-        info!("stopped; pods keep running");
+        info!("pod workers and probes have stopped");
     }
 }
 
