@@ -129,8 +129,14 @@ mod tests {
         let providers = settings.options.runtime.image.credential_providers;
         assert_eq!(providers[0].program, Path::new("/bin/sh"));
         for (args, fault) in [
-            (&[config.as_str()][..], "config requires --image"),
-            (&[bin_dir], "bin-dir requires --image"),
+            (
+                &[config.as_str()][..],
+                "config requires --image-credential-provider-bin-dir",
+            ),
+            (
+                &[bin_dir],
+                "bin-dir requires --image-credential-provider-config",
+            ),
         ] {
             let error = Settings::load(&flags(args)).unwrap_err().to_string();
             assert!(error.contains(fault), "{error}");

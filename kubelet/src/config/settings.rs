@@ -227,9 +227,13 @@ fn cri_options(config: &KubeletConfiguration) -> CriOptions {
             .map(|path| format!("unix://{}", path.display()))
             .unwrap_or_default()
     };
+    let runtime_endpoint = endpoint(&config.container_runtime_endpoint);
     CriOptions {
-        runtime_endpoint: endpoint(&config.container_runtime_endpoint),
-        image_endpoint: endpoint(&config.image_service_endpoint),
+        image_endpoint: match config.image_service_endpoint.as_str() {
+            "" => runtime_endpoint.clone(),
+            text => endpoint(text),
+        },
+        runtime_endpoint,
         request_timeout: span(config.runtime_request_timeout),
     }
 }

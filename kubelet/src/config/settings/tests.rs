@@ -44,7 +44,7 @@ fn nothing_given_is_upstreams_defaults() {
     assert_eq!(settings.server.read_only, None);
     assert!(settings.manifests.is_none());
     assert_eq!(
-        settings.options.cri.runtime_endpoint,
+        settings.options.cri.image_endpoint,
         "unix:///run/containerd/containerd.sock"
     );
 }
@@ -60,6 +60,10 @@ fn nothing_given_is_the_default_of_each_part() {
     let expected = KubeletOptions {
         // The machine's own.
         node: settings.options.node.clone(),
+        cri: CriOptions {
+            image_endpoint: CriOptions::default().runtime_endpoint,
+            ..CriOptions::default()
+        },
         capacity: capacity.clone(),
         ..KubeletOptions::default()
     };
@@ -86,13 +90,10 @@ fn images_have_an_endpoint_of_their_own_if_one_is_given() {
         (cri.runtime_endpoint, cri.image_endpoint)
     };
     let runtime = "containerRuntimeEndpoint: /run/a.sock\n";
-    // Empty: the client takes the runtime's.
-    let unset = ("unix:///run/a.sock".to_owned(), String::new());
-    assert_eq!(endpoints(runtime), unset);
-    let set = endpoints(&format!(
-        "{runtime}imageServiceEndpoint: unix:///run/b.sock\n"
-    ));
-    assert_eq!(set.1, "unix:///run/b.sock");
+    let (a, b) = ("unix:///run/a.sock", "unix:///run/b.sock");
+    assert_eq!(endpoints(runtime), (a.to_owned(), a.to_owned()));
+    let both = format!("{runtime}imageServiceEndpoint: {b}\n");
+    assert_eq!(endpoints(&both), (a.to_owned(), b.to_owned()));
 }
 
 #[test]
@@ -281,6 +282,7 @@ fn the_example_is_a_standalone_node_beside_the_shim() {
     assert_eq!(settings.warnings, [""; 0]);
     let shim = "unix:///run/cri-dockerd.sock";
     assert_eq!(settings.options.cri.runtime_endpoint, shim);
+    assert_eq!(settings.options.cri.image_endpoint, shim);
     assert!(settings.manifests.is_some() && settings.cluster.is_none());
     assert_eq!(
         settings.server.read_only,

@@ -223,8 +223,14 @@ mod tests {
         for (rest, fault) in [
             ("", "did not return a valid cacheKeyType: \"\""),
             (r#", "cacheKeyType": "x""#, "a valid cacheKeyType: \"x\""),
-            (r#", "auth": "hidden""#, "a CredentialProviderResponse"),
-            (r#", "password": "hidden""#, "a CredentialProviderResponse"),
+            (
+                r#", "auth": "hidden""#,
+                "is not a CredentialProviderResponse",
+            ),
+            (
+                r#", "password": "hidden""#,
+                "is not a CredentialProviderResponse",
+            ),
         ] {
             let message = answer(rest).unwrap_err().to_string();
             assert!(message.contains(fault), "{message}");
