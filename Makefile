@@ -25,13 +25,13 @@ test:
 
 # Checks format, lints, doc links, cycles between modules, unused dependencies, and indirect phrases
 # in comments and docs.
-CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml))
+CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml tests/*/Cargo.toml))
 lint:
 	deploy/install.sh lint
 	cargo fmt --all --check
 	python3 tests/lint/module_cycles.py $(CRATES)
-	python3 tests/lint/unused_dependencies.py $(CRATES) tests/fuzz
-	python3 tests/lint/words.py README.md CONTRIBUTING.md CHANGELOG.md docs $(filter-out kubelet/%,$(CRATES))
+	python3 tests/lint/unused_dependencies.py $(CRATES)
+	python3 tests/lint/words.py README.md CONTRIBUTING.md CHANGELOG.md docs $(filter-out kubelet/% tests/%,$(CRATES))
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 

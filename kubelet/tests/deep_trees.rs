@@ -5,7 +5,7 @@
 
 use std::{fs, sync::Once};
 
-use e2e::deep_tree::{InMemory, nest};
+use deep_tree::{InMemory, nest};
 use kubelet_volume::{
     atomic_writer::{self, FileProjection, Payload},
     disk, ownership,

@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use e2e::process::Process;
+use test_run::process::Process;
 use tokio::time::{sleep, timeout};
 
 /// Starts a kubelet on its own directory, with a soft limit of 1024 open files and a hard limit of

@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
-use e2e::{fake_runtime::FakeRuntime, process::Process};
+use e2e::fake_runtime::FakeRuntime;
 use serde_json::Value;
+use test_run::process::Process;
 use tokio::time::{sleep, timeout};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";

@@ -9,13 +9,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
+use test_run::process::Process;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     containerd_shims::{self, kill_containers, unmount_below},
     images,
     network_namespace::NetworkNamespace,
-    process::Process,
 };
 
 /// The deadline for containerd to answer after its start.

@@ -6,8 +6,7 @@ use rustix::{
     mount::{UnmountFlags, unmount},
     process::Signal,
 };
-
-use crate::process::{park, signal};
+use test_run::process::{park, signal};
 
 /// The deadline for killed containers to end.
 const CONTAINERS_END: Duration = Duration::from_secs(10);

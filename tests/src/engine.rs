@@ -10,12 +10,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use bollard::{API_DEFAULT_VERSION, Docker};
 use rustix::process::Signal;
+use test_run::process::{Process, park, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     containerd_shims::{Containerd, kill_containers, processes_and_parents, unmount_below},
     network_namespace::NetworkNamespace,
-    process::{Process, park, signal},
 };
 
 /// The deadline for an engine to answer after its start.

@@ -25,6 +25,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use test_run::random::Random;
 use tokio::{
     net::{UnixListener, UnixStream},
     task::{JoinHandle, JoinSet},
@@ -33,8 +34,6 @@ use tokio::{
 
 /// The delay of a late response. It exceeds the deadline of read-only calls.
 const LATE: Duration = Duration::from_secs(20);
-
-use crate::random::Random;
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 

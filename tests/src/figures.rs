@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::test_size;
+use test_run::size;
 
 /// The number of runs per figure.
 const RUNS: u64 = 3;
@@ -40,7 +40,7 @@ pub enum Unit {
 impl Figures {
     /// The number of runs: `BENCH_RUNS`, or 3 by default.
     pub fn runs() -> u64 {
-        test_size::amount("BENCH_RUNS", RUNS)
+        size::amount("BENCH_RUNS", RUNS)
     }
 
     /// Adds the value that one run measured. `target` is the design's target, or empty.

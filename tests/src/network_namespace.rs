@@ -10,12 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use test_run::process::Process;
 use tokio::{
     runtime::{Builder, Runtime},
     time::{Instant, sleep},
 };
-
-use crate::process::Process;
 
 /// The deadline for the creation of a network namespace.
 const STARTUP: Duration = Duration::from_secs(60);

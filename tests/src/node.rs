@@ -22,6 +22,7 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tempfile::TempDir;
+use test_run::process::Process;
 use tokio::{
     net::UnixStream,
     time::{Instant, sleep},
@@ -34,7 +35,6 @@ use crate::{
     engine::Engine,
     images,
     network_namespace::{NODE_IP, NetworkNamespace},
-    process::Process,
     registry::{self, Registry},
 };
 

@@ -9,9 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use bollard::auth::DockerCredentials;
+use test_run::process::Process;
 use tokio::time::{Instant, sleep};
 
-use crate::{network_namespace::NetworkNamespace, process::Process};
+use crate::network_namespace::NetworkNamespace;
 
 /// The user of a registry with authentication.
 pub const USER: &str = "user";

@@ -19,9 +19,9 @@ use cri_proto::runtime::v1::{
 use e2e::{
     cri::Cri,
     node::{Node, binary},
-    process::{Process, signal},
 };
 use rustix::process::Signal;
+use test_run::process::{Process, signal};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,

@@ -12,12 +12,10 @@ use std::{
     time::Duration,
 };
 
-use e2e::{
-    node::binary,
-    process::{Process, signal},
-};
+use e2e::node::binary;
 use rustix::process::Signal;
 use tempfile::TempDir;
+use test_run::process::{Process, signal};
 use tokio::time::{Instant, sleep};
 
 /// The time for a start or an end.

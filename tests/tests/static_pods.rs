@@ -5,9 +5,10 @@
 use std::{collections::BTreeSet, fs, time::Duration};
 
 use cri_proto::runtime::v1 as cri;
-use e2e::{cri::Cri, node::Node, process};
+use e2e::{cri::Cri, node::Node};
 use rustix::process::Signal;
 use serde_json::Value;
+use test_run::process;
 
 /// The time for one step of a pod's life.
 const SOON: Duration = Duration::from_secs(30);

@@ -2,10 +2,11 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use e2e::{fake_runtime::FakeRuntime, random::Random};
+use e2e::fake_runtime::FakeRuntime;
 use jiff::Timestamp;
 use kubelet_host::repeatable::Repeatable;
 use kubelet_pod_spec::identity::PodUid;
+use test_run::random::Random;
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep},

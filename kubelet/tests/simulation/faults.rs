@@ -6,7 +6,7 @@ use e2e::fake_runtime::{FakeRuntime, Fault, Verb};
 use parking_lot::Mutex;
 use tonic::Status;
 
-use e2e::random::Random;
+use test_run::random::Random;
 
 /// Makes the runtime fail by chance until its faults are cleared.
 pub(crate) fn begin(runtime: &FakeRuntime, random: Random) {

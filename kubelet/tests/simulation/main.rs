@@ -31,8 +31,8 @@ use std::{
 };
 
 use driver::simulate;
-use e2e::test_size::amount;
 use parking_lot::Mutex;
+use test_run::size::amount;
 use trace::Trace;
 
 /// Pods of one seed. Many small runs find more bugs than a large one.

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{api_server::Caller, fake_runtime::FakeRuntime, random::Random};
+use e2e::{api_server::Caller, fake_runtime::FakeRuntime};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},
@@ -30,6 +30,7 @@ use kubelet_cri_client::{CriClient, CriOptions};
 use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
+use test_run::random::Random;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use e2e::{
-    fake_runtime::{Behaviour, FakeRuntime},
-    random::Random,
-};
+use e2e::fake_runtime::{Behaviour, FakeRuntime};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet::sources::update::Source;
 use serde_json::{Value, json};
+use test_run::random::Random;
 
 use crate::cluster::NODE;
 

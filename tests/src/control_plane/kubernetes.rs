@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use parking_lot::Mutex;
 use rcgen::KeyPair;
 use serde_json::Value;
+use test_run::{process::Process, skips};
 use tokio::time::{Instant, sleep};
 
 use super::ADDRESS;
@@ -19,8 +20,6 @@ use crate::{
     api_server::{Authority, Caller, Clock, Identity},
     kubeconfig,
     network_namespace::NODE_IP,
-    process::Process,
-    skips,
 };
 
 /// The deadline for the API server to become ready after its start.

@@ -4,10 +4,10 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use cri_proto::runtime::v1::{RuntimeCondition, StatusRequest};
+use test_run::process::Process;
 use tokio::time::{Instant, sleep};
 
 use super::{CNI_PLUGINS, NO_ENGINE, Network, Node, Runtime, STARTUP, alive, binary};
-use crate::process::Process;
 
 impl Node {
     /// Starts the shim and waits until it reports `RuntimeReady`.

@@ -2,10 +2,8 @@
 
 use std::{os::unix::fs::symlink, time::Duration};
 
-use e2e::{
-    deep_tree::{InMemory, nest},
-    node::Node,
-};
+use deep_tree::{InMemory, nest};
+use e2e::node::Node;
 use rustix::process::{Pid, Resource, getrlimit, prlimit};
 
 const SOON: Duration = Duration::from_secs(30);

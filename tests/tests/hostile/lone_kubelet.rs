@@ -5,10 +5,10 @@ use std::{fs, net::TcpListener, path::Path, process::Command, time::Duration};
 use e2e::{
     fake_runtime::{FakeRuntime, Serving},
     node::binary,
-    process::Process,
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
+use test_run::process::Process;
 use tokio::time::{sleep, timeout};
 
 const STARTUP: Duration = Duration::from_secs(20);

@@ -8,7 +8,8 @@ mod reading;
 mod row;
 mod streams;
 
-use e2e::{cluster::Cluster, control_plane::Programs, node::Node, skips};
+use e2e::{cluster::Cluster, control_plane::Programs, node::Node};
+use test_run::skips;
 
 async fn run_table(cluster: Cluster) {
     let mut rows = [reading::rows(), streams::rows(), changes::rows()].concat();

@@ -7,8 +7,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready, process::signal};
+use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready};
 use rustix::process::Signal;
+use test_run::process::signal;
 
 use crate::row::{Row, SOON, gone, outcome, running, with_input};
 

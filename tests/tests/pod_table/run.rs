@@ -9,9 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use cri_proto::runtime::v1 as cri;
-use e2e::{cri::Cri, images, node::Node, skips};
+use e2e::{cri::Cri, images, node::Node};
 use futures::{StreamExt as _, stream};
 use serde_json::Value;
+use test_run::skips;
 use tokio::time::{Instant, sleep};
 
 use crate::row::{Expect, FieldPath, Need, Row, Step};

@@ -2,7 +2,8 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use e2e::{images, node::Node, process::Process};
+use e2e::{images, node::Node};
+use test_run::process::Process;
 
 /// The time for one step.
 const SOON: Duration = Duration::from_secs(60);

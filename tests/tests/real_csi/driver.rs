@@ -9,8 +9,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use e2e::{node::Node, process::Process};
+use e2e::node::Node;
 use serde::Deserialize;
+use test_run::process::Process;
 use tokio::time::{Instant, sleep};
 
 use crate::{controller::Controller, programs::Programs};

@@ -25,7 +25,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{cluster::Cluster, control_plane, node::Node, test_size};
+use e2e::{cluster::Cluster, control_plane, node::Node};
+use test_run::size;
 use tokio::time::Instant;
 
 use crate::{
@@ -60,7 +61,7 @@ async fn run(cluster: Cluster, programs: Programs) {
     );
     println!("{SEED}={seed}");
     let mut site = Site::new(cluster, programs, seed).await.unwrap();
-    for round in 0..test_size::amount(ROUNDS, 1) {
+    for round in 0..size::amount(ROUNDS, 1) {
         for killed in [
             Killed::Nobody,
             Killed::Driver,

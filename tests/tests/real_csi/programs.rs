@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf};
 
 use anyhow::{Result, bail};
-use e2e::skips;
+use test_run::skips;
 
 /// The environment variable with their directory.
 const VARIABLE: &str = "CSI_HOST_PATH_BIN";

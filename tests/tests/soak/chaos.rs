@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use e2e::{engine_proxy::EngineProxy, node::Node, random::Random, test_size};
+use e2e::{engine_proxy::EngineProxy, node::Node};
+use test_run::{random::Random, size};
 use tokio::time::{Instant, sleep};
 
 use super::tally::Tally;
@@ -20,14 +21,14 @@ const RETRY: Duration = Duration::from_millis(300);
 
 /// The duration of the disturbances in seconds.
 pub(crate) fn seconds() -> u64 {
-    test_size::amount(SECONDS, SHORT)
+    size::amount(SECONDS, SHORT)
 }
 
 /// The seed of the random choices, which is printed; a random one by default.
 pub(crate) fn seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     let any = RandomState::new().hash_one(0) % 1_000_000 + 1;
-    let seed = test_size::amount(SEED, any);
+    let seed = size::amount(SEED, any);
     println!("{SEED}={seed} makes these choices again");
     seed
 }

@@ -4,7 +4,8 @@
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use e2e::{engine_proxy::EngineProxy, node::Node, random::Random};
+use e2e::{engine_proxy::EngineProxy, node::Node};
+use test_run::random::Random;
 use tokio::time::{Instant, sleep};
 
 use super::{

@@ -23,8 +23,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use chaos::{behind_a_proxy, chaos, seconds, seed};
-use e2e::{cri::Cri, node::Node, random::Random};
+use e2e::{cri::Cri, node::Node};
 use tally::Tally;
+use test_run::random::Random;
 use tokio::time::Instant;
 use worker::Worker;
 

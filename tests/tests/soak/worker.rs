@@ -15,8 +15,8 @@ use cri_proto::runtime::v1::{self as cri, ContainerState};
 use e2e::{
     cri::{Cri, container, sandbox},
     engine_proxy::EngineProxy,
-    random::Random,
 };
+use test_run::random::Random;
 use tokio::time::{Instant, sleep};
 
 use super::{

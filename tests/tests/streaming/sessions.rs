@@ -6,8 +6,8 @@ use cri_proto::runtime::v1::ContainerState;
 use e2e::{
     cri::{Cri, container, sandbox},
     node::Node,
-    test_size,
 };
+use test_run::size;
 use tokio::io::AsyncWriteExt as _;
 
 use super::{ALL, BOTH, OUTPUTS, SOON, await_handles, exchange, finish, handles, read_until, say};
@@ -15,7 +15,7 @@ use super::{ALL, BOTH, OUTPUTS, SOON, await_handles, exchange, finish, handles, 
 /// `SESSIONS=10000` makes a long run; the default tests the same in less time.
 #[tokio::test]
 async fn sessions_in_a_row_and_at_once_leave_nothing_behind() {
-    let sessions = usize::try_from(test_size::amount("SESSIONS", 60)).unwrap();
+    let sessions = usize::try_from(size::amount("SESSIONS", 60)).unwrap();
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let script = "while :; do echo hello | nc -l -p 7000 -s 127.0.0.1; done";

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use e2e::{
     api_server::{ApiError, ApiServer, Caller, Record, Verdict},
     fake_runtime::Verb,
-    random::Random,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
@@ -26,6 +25,7 @@ use kubelet_api_client::{
 use kubelet_cri_client::CriClient;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use test_run::random::Random;
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

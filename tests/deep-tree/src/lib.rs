@@ -1,6 +1,8 @@
 //! Trees of directories that are nested too deep for an open file descriptor or a recursive call
 //! per level, and for the maximum length of a path.
 
+#![forbid(unsafe_code)]
+
 use std::{os::fd::OwnedFd, path::Path};
 
 use rustix::{

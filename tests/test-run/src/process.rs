@@ -123,6 +123,6 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
 }
 
 /// Blocks this thread; for `Drop`, which cannot await.
-pub(crate) fn park(time: Duration) {
+pub fn park(time: Duration) {
     std::thread::park_timeout(time);
 }

@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/test.sh");
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/test.sh");
     const SOON: Duration = Duration::from_secs(20);
 
     #[test]
@@ -104,6 +104,6 @@ mod tests {
 
     #[test]
     fn the_target_is_told() {
-        assert_eq!(program(), "e2e");
+        assert_eq!(program(), "test_run");
     }
 }
