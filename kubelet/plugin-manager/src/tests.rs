@@ -1,6 +1,6 @@
 use std::{fs, path::Path, time::Duration};
 
-use e2e::fake_csi::{FakeCsi, Serving};
+use fake_csi::{FakeCsi, Serving};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use e2e::fake_csi::{Fault, PUBLISHED};
+use fake_csi::{Fault, PUBLISHED};
 use kubelet_api_client::events::{EventQueue, EventRecorder};
 use serde_json::json;
 use tokio::time::sleep;

@@ -3,7 +3,7 @@
 
 use std::{fs, sync::Arc};
 
-use e2e::fake_csi::Fault;
+use fake_csi::Fault;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::kubelet::Kubelet;
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use e2e::fake_csi::{Fault, Mounts};
+use fake_csi::{Fault, Mounts};
 use serde_json::json;
 use tokio::time::sleep;
 use tonic::Status;
@@ -17,7 +17,7 @@ struct Setup {
     kubelet: Running,
     is_device: bool,
     _mounts: Mounts,
-    _driver: e2e::fake_csi::Serving,
+    _driver: fake_csi::Serving,
 }
 
 impl Setup {

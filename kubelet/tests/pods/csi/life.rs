@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use cri_proto::csi::v1::volume_capability::{AccessType, access_mode::Mode};
-use e2e::fake_csi::{Call, STAGED};
+use fake_csi::{Call, STAGED};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::{Code, Status};

@@ -11,7 +11,7 @@ mod selinux;
 use std::{path::PathBuf, sync::Arc};
 
 use cri_proto::csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
-use e2e::fake_csi::{Call, FakeCsi, Serving};
+use fake_csi::{Call, FakeCsi, Serving};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

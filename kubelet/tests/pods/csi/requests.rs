@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 use cri_proto::csi::v1::{
     node_service_capability::rpc::Type as Capability, volume_capability::AccessType,
 };
-use e2e::fake_csi::{Call, PUBLISHED};
+use fake_csi::{Call, PUBLISHED};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;

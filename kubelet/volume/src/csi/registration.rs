@@ -124,7 +124,7 @@ mod tests {
     use std::path::PathBuf;
 
     use e2e::api_server::by_path::{ByPath, Health};
-    use e2e::fake_csi::FakeCsi;
+    use fake_csi::FakeCsi;
     use serde_json::json;
     use tokio::sync::watch;
     use tokio_util::sync::CancellationToken;

@@ -2,6 +2,8 @@
 //! calls fail. It mounts nothing unless it is given a directory for data; otherwise it writes a
 //! file where a volume is staged or published. A block volume is a device node without a device.
 
+#![forbid(unsafe_code)]
+
 mod fault;
 mod node;
 mod volumes;
