@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use serde_json::Value;
 use test_run::process::Process;
 use tokio::time::{sleep, timeout};

@@ -8,7 +8,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     logs_command::{self, LogsError, LogsOptions},

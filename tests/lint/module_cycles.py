@@ -28,7 +28,7 @@ KNOWN = {
     ("streaming", "spdy", ("connection", "stream", "transport")),
     ("tests", "api_server", ("handler", "node_proxy")),
     ("tests", "crate", ("api_server", "kubeconfig")),
-    ("tests", "fake_runtime", ("convert", "lag", "world")),
+    ("tests/fake-runtime", "crate", ("convert", "lag", "world")),
 }
 
 # Text to skip: comments, strings, characters.

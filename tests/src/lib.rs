@@ -12,7 +12,6 @@ pub mod control_plane;
 pub mod cri;
 pub mod engine;
 pub mod engine_proxy;
-pub mod fake_runtime;
 pub mod figures;
 pub mod images;
 mod kubeconfig;

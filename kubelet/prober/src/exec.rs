@@ -60,7 +60,7 @@ fn timed_out(error: &CriError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use e2e::fake_runtime::FakeRuntime;
+    use fake_runtime::FakeRuntime;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use e2e::fake_runtime::Verb;
+use fake_runtime::Verb;
 use k8s_openapi::api::core::v1::{Event, Pod, PodCondition};
 use kubelet::{config::reservation::reservation, kubelet::options::KubeletOptions};
 use kubelet_api_client::events::{EventQueue, EventRecorder};

@@ -1,6 +1,6 @@
 //! Active deadlines of pods (`activeDeadlineSeconds`).
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

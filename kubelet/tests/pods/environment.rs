@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use serde_json::{Value, json};
 
 use crate::{

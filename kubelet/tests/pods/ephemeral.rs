@@ -1,7 +1,7 @@
 //! Ephemeral containers.
 
 use cri_proto::runtime::v1::NamespaceMode;
-use e2e::fake_runtime::Verb;
+use fake_runtime::Verb;
 use serde_json::json;
 use tokio::time::sleep;
 

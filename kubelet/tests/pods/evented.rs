@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{FakeRuntime, Fault, Times, Verb};
+use fake_runtime::{FakeRuntime, Fault, Times, Verb};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tonic::Status;

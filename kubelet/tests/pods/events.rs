@@ -1,6 +1,6 @@
 //! Events of pods as `kubectl describe` shows them, with upstream's reasons.
 
-use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
+use fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kubelet_api_client::events::{EventQueue, EventRecorder};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use e2e::fake_runtime::{EndCause, Fault, Times, Verb};
+use fake_runtime::{EndCause, Fault, Times, Verb};
 use serde_json::json;
 use tonic::Status;
 

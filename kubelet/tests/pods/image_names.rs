@@ -1,6 +1,6 @@
 //! A runtime that reports full image names, whatever names the pods use.
 
-use e2e::fake_runtime::Verb;
+use fake_runtime::Verb;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::sleep;

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
-use e2e::fake_runtime::{Fault, Times, Verb};
+use fake_runtime::{Fault, Times, Verb};
 use k8s_openapi::{ByteString, api::core::v1::Pod};
 use kubelet_image::credentials::plugin::config::CredentialProvider;
 use serde_json::{Value, json};

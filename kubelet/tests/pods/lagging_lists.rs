@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
+use fake_runtime::{Behaviour, Fault, Times, Verb};
 use serde_json::json;
 use tokio::time::sleep;
 use tonic::Status;

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write as _, path::PathBuf};
 
-use e2e::fake_runtime::{Fault, Times, Verb};
+use fake_runtime::{Fault, Times, Verb};
 use kubelet::kubelet::options::KubeletOptions;
 use kubelet_logs::{LogOptions, LogParts, RotationPolicy};
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use e2e::fake_runtime::{Fault, Times, Verb};
+use fake_runtime::{Fault, Times, Verb};
 use kubelet_logs::RotationPolicy;
 use serde_json::{Value, json};
 use tokio::time::sleep;

@@ -1,6 +1,6 @@
 //! Many pods at once.
 
-use e2e::fake_runtime::Verb;
+use fake_runtime::Verb;
 use serde_json::json;
 
 use crate::node::{Node, SECOND, pod, until};

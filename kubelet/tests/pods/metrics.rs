@@ -1,6 +1,6 @@
 //! Pod metrics in `/metrics` and `/metrics/probes`.
 
-use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
+use fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use kubelet_metrics::Exposition;
 use kubelet_server::NodeView;
 use serde_json::json;

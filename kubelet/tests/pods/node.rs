@@ -9,7 +9,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1::PodSandboxState;
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, options::KubeletOptions, pod_runner::PodRunner},

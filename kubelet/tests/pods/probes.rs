@@ -1,6 +1,6 @@
 //! The effects of probes on pods.
 
-use e2e::fake_runtime::{Behaviour, Exec, Verb};
+use fake_runtime::{Behaviour, Exec, Verb};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{Fault, Times, Usage, Verb};
+use fake_runtime::{Fault, Times, Usage, Verb};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::{Value, json};
 use tokio::time::sleep;

@@ -1,6 +1,6 @@
 //! Container-level restart policies and restart rules.
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

@@ -1,6 +1,6 @@
 //! Containers and sandboxes that end.
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 
 use crate::node::{Node, SECOND, pod, until};

@@ -1,6 +1,6 @@
 //! Pods while the runtime is not ready or does not answer.
 
-use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
+use fake_runtime::{Behaviour, Fault, Times, Verb};
 use kubelet_api_client::events::EventRecorder;
 use serde_json::json;
 use tokio::time::sleep;

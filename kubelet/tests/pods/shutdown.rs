@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
+use fake_runtime::{Behaviour, Fault, Times, Verb};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{

@@ -1,6 +1,6 @@
 //! Sidecars (restartable init containers).
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

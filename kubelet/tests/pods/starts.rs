@@ -1,6 +1,6 @@
 //! Starts of pods, their admission and their status.
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! The status of pods.
 
-use e2e::fake_runtime::Behaviour;
+use fake_runtime::Behaviour;
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::json;
 use tokio::time::sleep;

@@ -1,7 +1,7 @@
 //! Termination of pods.
 
 use cri_proto::runtime::v1::Signal;
-use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
+use fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};

@@ -1,7 +1,7 @@
 //! Containers in the CRI's unknown state.
 
 use cri_proto::runtime::v1::ContainerState;
-use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
+use fake_runtime::{Behaviour, Fault, Times, Verb};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tonic::Status;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1::Mount;
-use e2e::fake_runtime::Verb;
+use fake_runtime::Verb;
 use kubelet_api_client::events::EventRecorder;
 use kubelet_host::mount_info;
 use serde_json::{Value, json};

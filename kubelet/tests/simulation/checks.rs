@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeMap, fmt::Write as _, sync::Once};
 
 use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
-use e2e::fake_runtime::{Container, Sandbox};
+use fake_runtime::{Container, Sandbox};
 use k8s_openapi::api::core::v1::{self, ContainerStatus, PodStatus};
 use kubelet_pod_spec::identity::PodUid;
 

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use jiff::Timestamp;
 use kubelet_host::repeatable::Repeatable;
 use kubelet_pod_spec::identity::PodUid;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{FakeRuntime, Fault, Verb};
+use fake_runtime::{FakeRuntime, Fault, Verb};
 use parking_lot::Mutex;
 use tonic::Status;
 
@@ -38,7 +38,7 @@ fn meet(verb: Verb, random: &mut Random) -> Option<Fault> {
 
 /// Makes lists fail; returns for how long.
 pub(crate) fn outage(runtime: &FakeRuntime, random: &mut Random) -> Duration {
-    use e2e::fake_runtime::Times::N;
+    use fake_runtime::Times::N;
     let away = Fault::Error(Status::unavailable("the engine restarts"));
     let calls = usize::try_from(random.between(1, 8)).unwrap();
     if random.permille(500) {

@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-use e2e::{api_server::Caller, fake_runtime::FakeRuntime};
+use e2e::api_server::Caller;
+use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{Behaviour, FakeRuntime};
+use fake_runtime::{Behaviour, FakeRuntime};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet::sources::update::Source;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use cri_proto::runtime::v1::ExecSyncResponse;
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use parking_lot::Mutex;
 
 /// Names of containers whose probes fail.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{Fault, Times, Verb};
+use fake_runtime::{Fault, Times, Verb};
 use kubelet::sources::update::{PodOperation, Source};
 use tokio::time::{Instant, sleep};
 use tonic::Status;

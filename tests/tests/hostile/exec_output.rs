@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use cri_proto::runtime::v1::ExecSyncResponse;
-use e2e::fake_runtime::Verb;
+use fake_runtime::Verb;
 use tokio::time::{sleep, timeout};
 
 use crate::lone_kubelet::LoneKubelet;

@@ -2,10 +2,8 @@
 
 use std::{fs, net::TcpListener, path::Path, process::Command, time::Duration};
 
-use e2e::{
-    fake_runtime::{FakeRuntime, Serving},
-    node::binary,
-};
+use e2e::node::binary;
+use fake_runtime::{FakeRuntime, Serving};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use test_run::process::Process;

@@ -4,7 +4,7 @@ use cri_proto::runtime::v1::{
     ContainerConfig, ContainerMetadata, ExecSyncResponse, ImageSpec, PodSandboxConfig,
     PodSandboxMetadata,
 };
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use proptest::prelude::*;
 use prost::Message as _;
 

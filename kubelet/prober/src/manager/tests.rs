@@ -1,7 +1,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use cri_proto::runtime::v1 as cri;
-use e2e::fake_runtime::{Behaviour, Exec, FakeRuntime, Verb};
+use fake_runtime::{Behaviour, Exec, FakeRuntime, Verb};
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus,
 };
@@ -445,7 +445,7 @@ async fn a_command_may_not_take_longer_than_its_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_is_away_says_nothing_of_containers() {
-    use e2e::fake_runtime::{Fault, Times};
+    use fake_runtime::{Fault, Times};
     let mut bench = Bench::new().await;
     bench.start(0).await;
     let once = json!({"failureThreshold": 1});

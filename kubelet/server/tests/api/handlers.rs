@@ -1,7 +1,7 @@
 //! Responses of the handlers.
 
 use cri_proto::runtime::v1::ExecSyncResponse;
-use e2e::fake_runtime::{Fault, Times, Usage, Verb};
+use fake_runtime::{Fault, Times, Usage, Verb};
 use serde_json::{Value, json};
 
 use crate::node::{Node, UID};

@@ -12,7 +12,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1 as cri;
-use e2e::fake_runtime::FakeRuntime;
+use fake_runtime::FakeRuntime;
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     authentication::v1::{TokenReviewStatus, UserInfo},

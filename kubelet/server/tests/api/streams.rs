@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
-use e2e::fake_runtime::{Fault, Times, Verb};
+use fake_runtime::{Fault, Times, Verb};
 use kubelet_http::roots::Roots;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tokio::{

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use e2e::fake_runtime::{Behaviour, FakeRuntime};
+use fake_runtime::{Behaviour, FakeRuntime};
 use kubelet::kubelet::options::KubeletOptions;
 use kubelet_checkpoint::CheckpointOptions;
 use kubelet_host::mount_info;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 
 use super::{Joined, MINUTE, manifest, once};

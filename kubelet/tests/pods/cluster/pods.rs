@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use e2e::fake_runtime::Behaviour;
+use fake_runtime::Behaviour;
 use serde_json::json;
 
 use super::{Joined, MINUTE};

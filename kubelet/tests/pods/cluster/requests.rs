@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use e2e::{
-    api_server::{ApiError, ApiServer, Caller, Record, Verdict},
-    fake_runtime::Verb,
-};
+use e2e::api_server::{ApiError, ApiServer, Caller, Record, Verdict};
+use fake_runtime::Verb;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},

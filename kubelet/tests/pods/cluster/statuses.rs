@@ -1,6 +1,6 @@
 //! Pod statuses that others change.
 
-use e2e::fake_runtime::{Behaviour, Verb};
+use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 
 use super::{Joined, MINUTE};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{ContainerEvent, ContainerHistory};
+use fake_runtime::{ContainerEvent, ContainerHistory};
 use tokio::time::Instant;
 
 use super::History;

@@ -7,7 +7,7 @@ mod terminations;
 
 use std::{collections::BTreeMap, fmt::Write as _, ops::Range, time::Duration};
 
-use e2e::fake_runtime::ContainerHistory;
+use fake_runtime::ContainerHistory;
 use tokio::time::Instant;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{ContainerEvent, ContainerHistory};
+use fake_runtime::{ContainerEvent, ContainerHistory};
 use k8s_openapi::api::core::v1::Probe;
 use tokio::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Which containers are started, how often, and in which order.
 
-use e2e::fake_runtime::{ContainerEvent, ContainerHistory};
+use fake_runtime::{ContainerEvent, ContainerHistory};
 use k8s_openapi::api::core::v1::Container;
 use tokio::time::Instant;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{ContainerHistory, EndCause};
+use fake_runtime::{ContainerHistory, EndCause};
 use tokio::time::Instant;
 
 use super::History;

@@ -4,6 +4,8 @@
 //! It is served over an in-process transport, so that tests of the kubelet can run on tokio's
 //! paused time, or over a unix socket for tests across processes.
 
+#![forbid(unsafe_code)]
+
 mod checkpoints;
 mod commands;
 mod connections;

@@ -8,7 +8,7 @@ use cri_proto::runtime::v1::{
     self as cri, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
-use e2e::fake_runtime::{Behaviour, FakeRuntime, Fault, Times, Verb};
+use fake_runtime::{Behaviour, FakeRuntime, Fault, Times, Verb};
 use tokio::time::Instant;
 use tonic::{Code, Status, transport::Channel};
 
