@@ -26,8 +26,7 @@ KNOWN = {
     ("dockershim", "network::cni", ("chain", "error", "leftover_plugins", "plugin")),
     ("kubelet/prober", "crate", ("manager", "worker")),
     ("streaming", "spdy", ("connection", "stream", "transport")),
-    ("tests", "api_server", ("handler", "node_proxy")),
-    ("tests", "crate", ("api_server", "kubeconfig")),
+    ("tests/api-server", "crate", ("handler", "node_proxy")),
     ("tests/fake-runtime", "crate", ("convert", "lag", "world")),
 }
 

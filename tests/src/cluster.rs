@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Result, bail};
 use serde_json::Value;
+use test_api_server::Caller;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    api_server::Caller,
     control_plane::{ControlPlane, Programs},
     kubectl::Kubectl,
     node::Node,

@@ -1,9 +1,8 @@
-//! Support for the tests: a fake runtime, a fake CSI driver, an API server, test images, a
-//! registry, and nodes that run both binaries.
+//! Support for the tests across processes: engines, images, a registry, nodes that run both
+//! binaries, and clusters of one node.
 
 #![forbid(unsafe_code)]
 
-pub mod api_server;
 pub mod cluster;
 pub mod cni;
 pub mod containerd;
@@ -14,7 +13,6 @@ pub mod engine;
 pub mod engine_proxy;
 pub mod figures;
 pub mod images;
-mod kubeconfig;
 pub mod kubectl;
 pub mod network_namespace;
 pub mod node;

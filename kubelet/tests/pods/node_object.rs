@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use e2e::api_server::{ApiError, ApiServer, Caller, Verdict};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kubelet::node::{
     lease::LeaseKeeper,
@@ -20,6 +19,7 @@ use kubelet::node::{
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use test_api_server::{ApiError, ApiServer, Caller, Verdict};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 

@@ -6,7 +6,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use e2e::api_server::merge;
 use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequestSpec, TokenRequestStatus},
@@ -22,6 +21,7 @@ use k8s_openapi::{
 };
 use kubelet_api_client::objects::{Answer, ObjectError, Objects};
 use serde_json::{Value, json};
+use test_api_server::merge;
 
 /// Objects by resource (such as `secret`), namespace (empty if cluster-scoped) and name.
 #[derive(Debug, Default)]

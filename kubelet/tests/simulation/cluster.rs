@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use e2e::api_server::{ApiError, ApiServer, Caller, Record, Verdict};
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kube::{
     Api,
@@ -20,6 +19,7 @@ use kubelet_host::machine::Machine;
 use kubelet_pod_spec::identity::{CONFIG_MIRROR, PodUid};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use test_api_server::{ApiError, ApiServer, Caller, Record, Verdict};
 use test_run::random::Random;
 use tokio::{
     sync::watch,

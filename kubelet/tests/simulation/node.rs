@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use e2e::api_server::Caller;
 use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
@@ -31,6 +30,7 @@ use kubelet_cri_client::{CriClient, CriOptions};
 use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
+use test_api_server::Caller;
 use test_run::random::Random;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

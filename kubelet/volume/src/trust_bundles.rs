@@ -123,9 +123,9 @@ fn merged(bundles: &[Arc<ClusterTrustBundle>], order: Order) -> String {
 mod tests {
     use std::time::Duration;
 
-    use e2e::api_server::by_path::ByPath;
     use kubelet_api_client::objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
     use serde_json::{Value, json};
+    use test_api_server::by_path::ByPath;
     use tokio::sync::watch;
     use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

@@ -12,15 +12,12 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use parking_lot::Mutex;
 use rcgen::KeyPair;
 use serde_json::Value;
+use test_api_server::{Authority, Caller, Clock, Identity, kubeconfig};
 use test_run::{process::Process, skips};
 use tokio::time::{Instant, sleep};
 
 use super::ADDRESS;
-use crate::{
-    api_server::{Authority, Caller, Clock, Identity},
-    kubeconfig,
-    network_namespace::NODE_IP,
-};
+use crate::network_namespace::NODE_IP;
 
 /// The deadline for the API server to become ready after its start.
 const STARTUP: Duration = Duration::from_secs(120);

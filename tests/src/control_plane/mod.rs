@@ -16,13 +16,10 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::Value;
+use test_api_server::{ApiServer, Caller, Listening, kubeconfig};
 use tokio::{net::TcpListener, runtime::Runtime};
 
-use crate::{
-    api_server::{ApiServer, Caller, Listening},
-    kubeconfig,
-    network_namespace::NetworkNamespace,
-};
+use crate::network_namespace::NetworkNamespace;
 
 pub use kubernetes::Programs;
 

@@ -16,7 +16,6 @@ use cri_streaming::{
     Attach, Config, Connection, Exec, Exit, Proxy, ProxyTimeouts, RequestedStreams, Runtime,
     RuntimeError, Server, Streams,
 };
-use e2e::api_server::ApiServer;
 use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -26,6 +25,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use test_api_server::ApiServer;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_buf},
     net::{TcpListener, TcpStream},

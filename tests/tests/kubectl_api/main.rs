@@ -9,16 +9,14 @@ mod streams;
 
 use std::time::Duration;
 
-use e2e::{
-    api_server::{ApiServer, Caller, Listening},
-    kubectl::Kubectl,
-};
+use e2e::kubectl::Kubectl;
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
+use test_api_server::{ApiServer, Caller, Listening};
 
 /// The time for `kubectl` to complete if nothing has to be waited for.
 const SOON: Duration = Duration::from_secs(60);

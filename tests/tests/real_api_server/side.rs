@@ -1,10 +1,11 @@
 //! One of the two API servers, and its answers.
 
 use anyhow::Result;
-use e2e::{api_server::Caller, control_plane::ControlPlane};
+use e2e::control_plane::ControlPlane;
 use hyper::{Method, Request};
 use kube::{Client, client::Body};
 use serde_json::Value;
+use test_api_server::Caller;
 
 /// An answer to a request.
 pub(crate) struct Answer {

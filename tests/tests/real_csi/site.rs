@@ -8,10 +8,11 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use e2e::{api_server::Caller, cluster::Cluster};
+use e2e::cluster::Cluster;
 use hyper::{Method, Request};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
+use test_api_server::Caller;
 use tokio::time::{Instant, sleep};
 
 use crate::{

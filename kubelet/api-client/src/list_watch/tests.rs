@@ -1,13 +1,13 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
-use e2e::api_server::by_path::ByPath;
 use http_body_util::Full;
 use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::Service;
 use kube::client::{Body, Client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use test_api_server::by_path::ByPath;
 use tower::BoxError;
 
 use super::*;

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use e2e::api_server::by_path::{ByPath, Health};
 use serde_json::{Value, json};
+use test_api_server::by_path::{ByPath, Health};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},

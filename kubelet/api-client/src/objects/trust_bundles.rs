@@ -161,8 +161,8 @@ fn kept(mut bundle: Object<ClusterTrustBundleSpec, NotUsed>) -> (String, Arc<Clu
 
 #[cfg(test)]
 mod tests {
-    use e2e::api_server::by_path::{ByPath, Health};
     use serde_json::{Value, json};
+    use test_api_server::by_path::{ByPath, Health};
     use tokio::time::sleep;
     use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use e2e::api_server::{ApiError, ApiServer, Caller, Interceptor, Record, Verdict};
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Client;
 use serde_json::{Value, json};
+use test_api_server::{ApiError, ApiServer, Caller, Interceptor, Record, Verdict};
 
 const NAMESPACE: &str = "default";
 

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use e2e::api_server::{ApiError, ApiServer, Caller, Record, Verdict};
 use fake_runtime::Verb;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
@@ -23,6 +22,7 @@ use kubelet_api_client::{
 use kubelet_cri_client::CriClient;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use test_api_server::{ApiError, ApiServer, Caller, Record, Verdict};
 use test_run::random::Random;
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

@@ -1,4 +1,4 @@
-use e2e::api_server::by_path::{ByPath, Health};
+use test_api_server::by_path::{ByPath, Health};
 
 use super::*;
 

@@ -123,9 +123,9 @@ fn socket(endpoint: &Path) -> &Path {
 mod tests {
     use std::path::PathBuf;
 
-    use e2e::api_server::by_path::{ByPath, Health};
     use fake_csi::FakeCsi;
     use serde_json::json;
+    use test_api_server::by_path::{ByPath, Health};
     use tokio::sync::watch;
     use tokio_util::sync::CancellationToken;
     use tonic::Status;

@@ -27,7 +27,7 @@ use tokio_rustls::{
 };
 
 use super::location::Location;
-use crate::api_server::{Server, request::Caller};
+use crate::{Server, request::Caller};
 
 /// The deadline for connecting to a kubelet.
 const CONNECT: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::duration::{of, since};
-use crate::api_server::strategy::text;
+use crate::strategy::text;
 
 /// The cells of a pod.
 pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {

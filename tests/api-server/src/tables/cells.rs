@@ -7,7 +7,7 @@ use super::{
     duration::{of as lasting, since},
     nodes, pods,
 };
-use crate::api_server::strategy::text;
+use crate::strategy::text;
 
 /// The cells of an object, one for each column of its kind.
 pub(super) fn of(object: &Value, now: Timestamp) -> Vec<Value> {

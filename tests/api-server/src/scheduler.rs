@@ -193,7 +193,7 @@ fn wanted_taints(node: &Value) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::ApiServer;
+    use crate::ApiServer;
 
     fn node(name: &str, ready: &str) -> Value {
         json!({"metadata": {"name": name},

@@ -3,7 +3,7 @@
 use hyper::Uri;
 use serde_json::{Value, json};
 
-use crate::api_server::{
+use crate::{
     Server,
     errors::{ApiError, Cause},
     request::{Query, Target},
@@ -296,7 +296,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::{ApiServer, target};
+    use crate::{ApiServer, target};
 
     fn server() -> ApiServer {
         let server = ApiServer::start().unwrap();

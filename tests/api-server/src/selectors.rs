@@ -214,7 +214,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api_server::resources::find;
+    use crate::resources::find;
 
     fn matches(labels: &str, fields: &str) -> bool {
         let pods = find("", "v1", "pods").unwrap();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use crate::api_server::errors::Cause;
+use crate::errors::Cause;
 
 /// The errors in the new status of a pod.
 pub(crate) fn update(old: &Value, new: &Value) -> Vec<Cause> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::api_server::errors::ApiError;
+use crate::errors::ApiError;
 
 /// How a list field is merged.
 enum Strategy {

@@ -8,6 +8,8 @@
 //! Tests in the same process use [`ApiServer::client`], which needs no socket and therefore works
 //! on tokio's paused time. [`ApiServer::listen`] serves TLS on a socket.
 
+#![forbid(unsafe_code)]
+
 pub mod by_path;
 mod clock;
 mod connections;
@@ -16,6 +18,7 @@ mod discovery;
 mod errors;
 mod event_versions;
 mod handler;
+pub mod kubeconfig;
 mod lists;
 mod metrics;
 mod node_authorizer;
@@ -47,16 +50,14 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch::Sender};
 use tower::service_fn;
 
+pub use clock::Clock;
 pub use connections::Listening;
 pub use errors::{ApiError, Cause};
 pub use patch::strategic::merge;
 pub use policy::{Attributes, Policy};
 pub use request::{Caller, Record};
 pub use resources::Resource;
-pub use signing::Identity;
-
-pub(crate) use clock::Clock;
-pub(crate) use signing::Authority;
+pub use signing::{Authority, Identity};
 
 use request::Target;
 use storage::{Key, Storage};

@@ -31,9 +31,9 @@ use super::{
     ApiServer, Server,
     errors::ApiError,
     handler::{failure, header},
+    kubeconfig,
     request::Caller,
 };
-use crate::kubeconfig;
 
 /// A listening server. It stops listening when this is dropped.
 #[derive(Debug)]

@@ -77,7 +77,7 @@ fn document(served: &Served, group: &str, version: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::resources::served_by_default;
+    use crate::resources::served_by_default;
 
     #[test]
     fn each_kind_s_patch_takes_field_validation() {

@@ -36,13 +36,13 @@ pub struct Identity {
 }
 
 /// The certificate authority.
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
     /// Creates a certificate authority.
-    pub(crate) fn new(clock: &Clock) -> Result<Self, rcgen::Error> {
+    pub fn new(clock: &Clock) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
@@ -58,18 +58,18 @@ impl Authority {
     }
 
     /// The authority's certificate, in PEM.
-    pub(crate) fn pem(&self) -> String {
+    pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
     /// The authority's private key, in PEM.
-    pub(crate) fn key_pem(&self) -> String {
+    pub fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
     /// Issues a client certificate. The subject holds only the last group of the caller, besides
     /// `system:authenticated`.
-    pub(crate) fn client(
+    pub fn client(
         &self,
         clock: &Clock,
         caller: &Caller,
@@ -91,7 +91,7 @@ impl Authority {
     }
 
     /// Issues a serving certificate for these addresses and names.
-    pub(crate) fn server(
+    pub fn server(
         &self,
         clock: &Clock,
         addresses: &[IpAddr],

@@ -4,7 +4,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use e2e::api_server::{ApiError, ApiServer, Caller, Verdict};
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{
     Api, Client, Config, Error, ResourceExt as _,
@@ -16,6 +15,7 @@ use kube::{
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
+use test_api_server::{ApiError, ApiServer, Caller, Verdict};
 
 fn kind(group: &str, version: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))

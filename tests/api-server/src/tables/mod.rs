@@ -184,7 +184,7 @@ fn row(resource: &'static Resource, object: Value, rows: Rows, now: Timestamp) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::resources::find;
+    use crate::resources::find;
 
     const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn every_row_has_a_cell_for_each_column() {
-        for resource in crate::api_server::resources::RESOURCES {
+        for resource in crate::resources::RESOURCES {
             let object = json!({"metadata": {"name": "x"}, "apiVersion": resource.api_version(),
                 "kind": resource.kind});
             let table = Form::Table(Rows::None).one(resource, object, now());

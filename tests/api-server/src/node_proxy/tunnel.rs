@@ -20,7 +20,7 @@ use tokio_tungstenite::{
 };
 
 use super::{location::Location, switched};
-use crate::api_server::{
+use crate::{
     Server,
     errors::ApiError,
     handler::{ResponseBody, header, whole},

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
 use super::{location::Location, relayed, switched};
-use crate::api_server::{
+use crate::{
     Server,
     errors::ApiError,
     handler::{ResponseBody, whole},

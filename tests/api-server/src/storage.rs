@@ -208,7 +208,7 @@ fn stamp(object: &mut Value, revision: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::resources::find;
+    use crate::resources::find;
 
     fn key(namespace: &str, name: &str) -> Key {
         Key::new(find("", "v1", "pods").unwrap(), namespace, name)

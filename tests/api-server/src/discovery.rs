@@ -251,7 +251,7 @@ fn subresource_kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a str, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::resources::served_by_default;
+    use crate::resources::served_by_default;
 
     #[test]
     fn all_groups_are_told_at_once_to_who_accepts_it() {

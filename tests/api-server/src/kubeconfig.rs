@@ -3,11 +3,11 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use crate::api_server::Identity;
+use super::signing::Identity;
 
 /// A kubeconfig with a client certificate, for the server at this address. `authority` (PEM) has
 /// signed the server's certificate.
-pub(crate) fn with_certificate(address: &str, authority: &str, identity: &Identity) -> String {
+pub fn with_certificate(address: &str, authority: &str, identity: &Identity) -> String {
     let user = json!({
         "client-certificate-data": STANDARD.encode(&identity.certificate),
         "client-key-data": STANDARD.encode(&identity.key),
@@ -17,7 +17,7 @@ pub(crate) fn with_certificate(address: &str, authority: &str, identity: &Identi
 
 /// A kubeconfig with a bearer token, for the server at this address. `authority` (PEM) has signed
 /// the server's certificate.
-pub(crate) fn with_token(address: &str, authority: &str, token: &str) -> String {
+pub fn with_token(address: &str, authority: &str, token: &str) -> String {
     of(address, authority, &json!({"token": token}))
 }
 

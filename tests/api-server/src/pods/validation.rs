@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api_server::errors::Cause;
+use crate::errors::Cause;
 
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 

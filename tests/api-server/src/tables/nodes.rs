@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::duration::since;
-use crate::api_server::strategy::text;
+use crate::strategy::text;
 
 /// The cells of a node.
 pub(super) fn cells(node: &Value, now: Timestamp) -> Vec<Value> {

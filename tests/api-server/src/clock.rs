@@ -16,7 +16,7 @@ const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// The time since the server's start on tokio's clock, and counters for names and service
 /// addresses.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     since_epoch: Duration,
     started: Instant,
     names: AtomicU64,
@@ -25,7 +25,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// A clock that starts this long after the epoch, or at the current time by default.
-    pub(crate) fn new(since_epoch: Option<Duration>) -> Self {
+    pub fn new(since_epoch: Option<Duration>) -> Self {
         let now = || {
             SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -40,19 +40,19 @@ impl Clock {
     }
 
     /// The current time.
-    pub(crate) fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         let since_epoch = self.since_epoch + self.started.elapsed();
         let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
         Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
     }
 
     /// The current time as objects store it: RFC 3339, in whole seconds.
-    pub(crate) fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         self.now().to_string()
     }
 
     /// The current time plus `seconds`, as objects store it.
-    pub(crate) fn text_after(&self, seconds: i64) -> String {
+    pub(super) fn text_after(&self, seconds: i64) -> String {
         after(self.now(), seconds)
     }
 
@@ -62,7 +62,7 @@ impl Clock {
     }
 
     /// A unique UID.
-    pub(crate) fn uid(&self) -> String {
+    pub(super) fn uid(&self) -> String {
         let hex: String = self.digest()[..16]
             .iter()
             .map(|byte| format!("{byte:02x}"))
@@ -78,13 +78,13 @@ impl Clock {
     }
 
     /// A unique address of the service range (10.96.0.0/16).
-    pub(crate) fn service_address(&self) -> String {
+    pub(super) fn service_address(&self) -> String {
         let number = self.services.fetch_add(1, Ordering::Relaxed);
         format!("10.96.{}.{}", number / 256 % 256, number % 256)
     }
 
     /// Five random characters for a generated name.
-    pub(crate) fn suffix(&self) -> String {
+    pub(super) fn suffix(&self) -> String {
         self.digest()[..5]
             .iter()
             .map(|byte| char::from(NAME_ALPHABET[usize::from(*byte) % NAME_ALPHABET.len()]))
