@@ -27,7 +27,6 @@ KNOWN = {
     ("kubelet/prober", "crate", ("manager", "worker")),
     ("streaming", "spdy", ("connection", "stream", "transport")),
     ("tests/api-server", "crate", ("handler", "node_proxy")),
-    ("tests/fake-runtime", "crate", ("convert", "lag", "world")),
 }
 
 # Text to skip: comments, strings, characters.

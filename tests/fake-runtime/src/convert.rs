@@ -1,38 +1,10 @@
-//! Conversion of the fake runtime's state to CRI messages, and the filters of CRI.
+//! Conversion of sandboxes and containers to CRI messages, and the filters of CRI.
 
 use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1 as cri;
 
-use super::{
-    objects::{Container, Sandbox},
-    world::World,
-};
-
-pub(super) fn status(world: &World) -> cri::StatusResponse {
-    let ready = |kind: &str| cri::RuntimeCondition {
-        r#type: kind.to_owned(),
-        status: !world.unready.contains(kind),
-        ..cri::RuntimeCondition::default()
-    };
-    cri::StatusResponse {
-        status: Some(cri::RuntimeStatus {
-            conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
-        }),
-        runtime_handlers: vec![cri::RuntimeHandler {
-            name: String::new(),
-            features: Some(cri::RuntimeHandlerFeatures {
-                user_namespaces: world.user_namespaces,
-                ..cri::RuntimeHandlerFeatures::default()
-            }),
-        }],
-        features: Some(cri::RuntimeFeatures {
-            supplemental_groups_policy: world.group_policies,
-            ..cri::RuntimeFeatures::default()
-        }),
-        ..cri::StatusResponse::default()
-    }
-}
+use super::objects::{Container, Sandbox};
 
 pub(super) fn sandbox_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
     cri::PodSandboxStatus {
@@ -79,14 +51,17 @@ pub(super) fn listed_sandbox(sandbox: &Sandbox) -> cri::PodSandbox {
     }
 }
 
-pub(super) fn container_status(container: &Container, world: &World) -> cri::ContainerStatus {
+/// The status of a container, with its sandbox and its image as far as they still exist.
+pub(super) fn container_status(
+    container: &Container,
+    sandbox: Option<&Sandbox>,
+    image: Option<&cri::Image>,
+) -> cri::ContainerStatus {
     let config = &container.config;
-    let log_path = world
-        .sandboxes
-        .get(&container.sandbox_id)
+    let log_path = sandbox
         .map(|s| format!("{}/{}", s.config.log_directory, config.log_path))
         .unwrap_or_default();
-    let (image, image_ref) = image_names(container, world);
+    let (image, image_ref) = image_names(container, image);
     cri::ContainerStatus {
         id: container.id.clone(),
         metadata: config.metadata.clone(),
@@ -115,8 +90,7 @@ pub(super) fn container_status(container: &Container, world: &World) -> cri::Con
 
 /// The image name and the resolved image in a container's status. They are, as in containerd, the
 /// first tag and the first digest that the image has now, whatever the container was created with.
-fn image_names(container: &Container, world: &World) -> (cri::ImageSpec, String) {
-    let image = world.images.get(&container.image_id);
+fn image_names(container: &Container, image: Option<&cri::Image>) -> (cri::ImageSpec, String) {
     let tag = image.and_then(|image| image.repo_tags.first());
     let digest = image.and_then(|image| image.repo_digests.first());
     let spec = match tag {
@@ -185,14 +159,12 @@ pub(super) fn container_stats(container: &Container, now: i64) -> cri::Container
     }
 }
 
-pub(super) fn sandbox_stats(sandbox: &Sandbox, world: &World) -> cri::PodSandboxStats {
-    let now = world.now();
-    let of_sandbox = || {
-        world
-            .containers
-            .values()
-            .filter(|c| c.sandbox_id == sandbox.id)
-    };
+/// The stats of a sandbox with these containers.
+pub(super) fn sandbox_stats(
+    sandbox: &Sandbox,
+    containers: &[&Container],
+    now: i64,
+) -> cri::PodSandboxStats {
     let value = |value| Some(cri::UInt64Value { value });
     cri::PodSandboxStats {
         attributes: Some(cri::PodSandboxAttributes {
@@ -204,30 +176,32 @@ pub(super) fn sandbox_stats(sandbox: &Sandbox, world: &World) -> cri::PodSandbox
         linux: Some(cri::LinuxPodSandboxStats {
             cpu: Some(cri::CpuUsage {
                 timestamp: now,
-                usage_core_nano_seconds: value(of_sandbox().map(|c| c.usage.cpu_nanos).sum()),
+                usage_core_nano_seconds: value(containers.iter().map(|c| c.usage.cpu_nanos).sum()),
                 ..cri::CpuUsage::default()
             }),
             memory: Some(cri::MemoryUsage {
                 timestamp: now,
-                working_set_bytes: value(of_sandbox().map(|c| c.usage.memory_bytes).sum()),
+                working_set_bytes: value(containers.iter().map(|c| c.usage.memory_bytes).sum()),
                 ..cri::MemoryUsage::default()
             }),
-            containers: of_sandbox().map(|c| container_stats(c, now)).collect(),
+            containers: containers.iter().map(|c| container_stats(c, now)).collect(),
             ..cri::LinuxPodSandboxStats::default()
         }),
         windows: None,
     }
 }
 
-pub(super) fn sandbox_metrics(sandbox: &Sandbox, world: &World) -> cri::PodSandboxMetrics {
-    let now = world.now();
+/// The metrics of a sandbox with these containers.
+pub(super) fn sandbox_metrics(
+    sandbox: &Sandbox,
+    containers: &[&Container],
+    now: i64,
+) -> cri::PodSandboxMetrics {
     cri::PodSandboxMetrics {
         pod_sandbox_id: sandbox.id.clone(),
         metrics: Vec::new(),
-        container_metrics: world
-            .containers
-            .values()
-            .filter(|c| c.sandbox_id == sandbox.id)
+        container_metrics: containers
+            .iter()
             .map(|c| cri::ContainerMetrics {
                 container_id: c.id.clone(),
                 metrics: vec![cri::Metric {

@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep};
 use super::{
     FakeRuntime,
     objects::{Container, Sandbox},
-    world::World,
 };
 
 /// The interval between two snapshots.
@@ -26,49 +25,35 @@ pub(super) struct Lag {
 
 /// A snapshot of the sandboxes and containers.
 #[derive(Debug)]
-struct Snapshot {
-    sandboxes: BTreeMap<String, Sandbox>,
-    containers: BTreeMap<String, Container>,
-}
-
-impl World {
-    /// The sandboxes that the list verbs report.
-    pub(super) fn listed_sandboxes(&self) -> &BTreeMap<String, Sandbox> {
-        let snapshot = self.lag.as_ref().and_then(Lag::reported);
-        snapshot.map_or(&self.sandboxes, |snapshot| &snapshot.sandboxes)
-    }
-
-    /// The containers that the list verbs report.
-    pub(super) fn listed_containers(&self) -> &BTreeMap<String, Container> {
-        let snapshot = self.lag.as_ref().and_then(Lag::reported);
-        snapshot.map_or(&self.containers, |snapshot| &snapshot.containers)
-    }
-
-    /// Takes a snapshot. Returns `false` if lists no longer lag.
-    fn take_snapshot(&mut self) -> bool {
-        let snapshot = Snapshot {
-            sandboxes: self.sandboxes.clone(),
-            containers: self.containers.clone(),
-        };
-        let Some(lag) = &mut self.lag else {
-            return false;
-        };
-        let now = Instant::now();
-        lag.snapshots.push_back((now, snapshot));
-        // Keep the newest snapshot that is at least `by` old, and those after it.
-        while lag
-            .snapshots
-            .get(1)
-            .is_some_and(|(at, _)| *at + lag.by <= now)
-        {
-            lag.snapshots.pop_front();
-        }
-        true
-    }
+pub(super) struct Snapshot {
+    pub(super) sandboxes: BTreeMap<String, Sandbox>,
+    pub(super) containers: BTreeMap<String, Container>,
 }
 
 impl Lag {
-    fn reported(&self) -> Option<&Snapshot> {
+    fn new(by: Duration) -> Self {
+        Self {
+            by,
+            snapshots: VecDeque::new(),
+        }
+    }
+
+    /// Adds a snapshot of this moment.
+    pub(super) fn add(&mut self, snapshot: Snapshot) {
+        let now = Instant::now();
+        self.snapshots.push_back((now, snapshot));
+        // Keep the newest snapshot that is at least `by` old, and those after it.
+        while self
+            .snapshots
+            .get(1)
+            .is_some_and(|(at, _)| *at + self.by <= now)
+        {
+            self.snapshots.pop_front();
+        }
+    }
+
+    /// The snapshot that lists are served from.
+    pub(super) fn reported(&self) -> Option<&Snapshot> {
         self.snapshots.front().map(|(_, snapshot)| snapshot)
     }
 }
@@ -79,10 +64,7 @@ impl FakeRuntime {
     pub fn lag_lists(&self, by: Duration) {
         let mut world = self.0.world.lock();
         let lags_already = world.lag.is_some();
-        world.lag = (!by.is_zero()).then(|| Lag {
-            by,
-            snapshots: VecDeque::new(),
-        });
+        world.lag = (!by.is_zero()).then(|| Lag::new(by));
         if !world.take_snapshot() || lags_already {
             return;
         }

@@ -6,7 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-mod checkpoints;
 mod commands;
 mod connections;
 mod convert;

@@ -8,6 +8,7 @@ use tonic::Status;
 
 use super::{
     convert::{self, labels_match},
+    objects::Sandbox,
     world::World,
 };
 
@@ -76,14 +77,22 @@ pub(super) fn sandbox_stats(
         .values()
         .filter(|s| s.id.starts_with(&filter.id))
         .filter(|s| labels_match(&s.config.labels, &filter.label_selector))
-        .map(|s| convert::sandbox_stats(s, world))
+        .map(|s| sandbox_stats_of(world, s))
         .collect()
+}
+
+pub(super) fn sandbox_stats_of(world: &World, sandbox: &Sandbox) -> cri::PodSandboxStats {
+    let containers: Vec<_> = world.containers_of(&sandbox.id).collect();
+    convert::sandbox_stats(sandbox, &containers, world.now())
 }
 
 pub(super) fn metrics(world: &World) -> Vec<cri::PodSandboxMetrics> {
     world
         .sandboxes
         .values()
-        .map(|s| convert::sandbox_metrics(s, world))
+        .map(|s| {
+            let containers: Vec<_> = world.containers_of(&s.id).collect();
+            convert::sandbox_metrics(s, &containers, world.now())
+        })
         .collect()
 }

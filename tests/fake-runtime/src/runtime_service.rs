@@ -10,7 +10,8 @@ use super::{
     FakeRuntime, Verb, convert,
     history::{ContainerEvent, EndCause},
     lists::{
-        ResponseStream, chunks, container_stats, containers, metrics, sandbox_stats, sandboxes,
+        ResponseStream, chunks, container_stats, containers, metrics, sandbox_stats,
+        sandbox_stats_of, sandboxes,
     },
     world::{Checkpoint, World},
 };
@@ -87,12 +88,7 @@ impl RuntimeService for FakeRuntime {
             let sandbox = sandbox(world, &id)?;
             Ok(cri::PodSandboxStatusResponse {
                 status: Some(convert::sandbox_status(sandbox)),
-                containers_statuses: world
-                    .containers
-                    .values()
-                    .filter(|c| c.sandbox_id == sandbox.id)
-                    .map(|c| convert::container_status(c, world))
-                    .collect(),
+                containers_statuses: world.container_statuses(&sandbox.id),
                 timestamp: world.now(),
                 ..cri::PodSandboxStatusResponse::default()
             })
@@ -236,7 +232,7 @@ impl RuntimeService for FakeRuntime {
         let id = request.into_inner().container_id;
         self.call(Verb::ContainerStatus, |world| {
             Ok(cri::ContainerStatusResponse {
-                status: Some(convert::container_status(world.container(&id)?, world)),
+                status: Some(world.container_status(world.container(&id)?)),
                 ..cri::ContainerStatusResponse::default()
             })
         })
@@ -376,7 +372,7 @@ impl RuntimeService for FakeRuntime {
         let id = request.into_inner().pod_sandbox_id;
         self.call(Verb::PodSandboxStats, |world| {
             Ok(cri::PodSandboxStatsResponse {
-                stats: Some(convert::sandbox_stats(sandbox(world, &id)?, world)),
+                stats: Some(sandbox_stats_of(world, sandbox(world, &id)?)),
             })
         })
         .await
@@ -526,8 +522,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         _: Request<cri::StatusRequest>,
     ) -> Result<Response<cri::StatusResponse>, Status> {
-        self.call(Verb::Status, |world| Ok(convert::status(world)))
-            .await
+        self.call(Verb::Status, |world| Ok(status(world))).await
     }
 
     async fn runtime_config(
@@ -574,4 +569,29 @@ fn sandbox<'a>(world: &'a World, id: &str) -> Result<&'a super::Sandbox, Status>
 fn streaming_url(base: Option<String>, verb: &str, id: &str) -> Result<String, Status> {
     base.map(|base| format!("{}/{verb}/{id}", base.trim_end_matches('/')))
         .ok_or_else(|| Status::failed_precondition("the fake runtime has no streaming server"))
+}
+
+fn status(world: &World) -> cri::StatusResponse {
+    let ready = |kind: &str| cri::RuntimeCondition {
+        r#type: kind.to_owned(),
+        status: !world.unready.contains(kind),
+        ..cri::RuntimeCondition::default()
+    };
+    cri::StatusResponse {
+        status: Some(cri::RuntimeStatus {
+            conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
+        }),
+        runtime_handlers: vec![cri::RuntimeHandler {
+            name: String::new(),
+            features: Some(cri::RuntimeHandlerFeatures {
+                user_namespaces: world.user_namespaces,
+                ..cri::RuntimeHandlerFeatures::default()
+            }),
+        }],
+        features: Some(cri::RuntimeFeatures {
+            supplemental_groups_policy: world.group_policies,
+            ..cri::RuntimeFeatures::default()
+        }),
+        ..cri::StatusResponse::default()
+    }
 }

@@ -3,10 +3,16 @@
 use cri_proto::runtime::v1 as cri;
 use tonic::Status;
 
-use super::world::{Checkpoint, World};
+use super::World;
+
+/// The content of a checkpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Checkpoint {
+    pub(crate) containers: Vec<cri::ContainerConfig>,
+}
 
 impl World {
-    pub(super) fn checkpoint_pod(
+    pub(crate) fn checkpoint_pod(
         &mut self,
         request: cri::CheckpointPodRequest,
     ) -> Result<cri::CheckpointPodResponse, Status> {
@@ -15,9 +21,7 @@ impl World {
             .ok_or_else(|| Status::not_found(format!("no sandbox {}", request.pod_sandbox_id)))?;
         let wanted = &request.container_ids;
         let containers = self
-            .containers
-            .values()
-            .filter(|c| c.sandbox_id == id)
+            .containers_of(&id)
             .filter(|c| wanted.is_empty() || wanted.contains(&c.id))
             .map(|c| c.config.clone())
             .collect();
@@ -26,7 +30,7 @@ impl World {
         Ok(cri::CheckpointPodResponse {})
     }
 
-    pub(super) fn restore_pod(
+    pub(crate) fn restore_pod(
         &mut self,
         request: cri::RestorePodRequest,
     ) -> Result<cri::RestorePodResponse, Status> {
