@@ -1,12 +1,14 @@
 //! The fake runtime's `ImageService`.
 
-use std::pin::Pin;
-
 use cri_proto::runtime::v1::{self as cri, image_service_server::ImageService};
-use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
 
-use super::{FakeRuntime, Verb, image_names::normalised, world::World};
+use super::{
+    FakeRuntime, Verb,
+    image_names::normalised,
+    lists::{ResponseStream, chunks},
+    world::World,
+};
 
 #[tonic::async_trait]
 impl ImageService for FakeRuntime {
@@ -23,8 +25,7 @@ impl ImageService for FakeRuntime {
         .await
     }
 
-    type StreamImagesStream =
-        Pin<Box<dyn Stream<Item = Result<cri::StreamImagesResponse, Status>> + Send>>;
+    type StreamImagesStream = ResponseStream<cri::StreamImagesResponse>;
 
     async fn stream_images(
         &self,
@@ -32,15 +33,9 @@ impl ImageService for FakeRuntime {
     ) -> Result<Response<Self::StreamImagesStream>, Status> {
         let filter = request.into_inner().filter;
         self.call(Verb::StreamImages, |world| {
-            let parts: Vec<_> = list(world, filter)
-                .chunks(super::lists::CHUNK)
-                .map(|part| {
-                    Ok(cri::StreamImagesResponse {
-                        images: part.to_vec(),
-                    })
-                })
-                .collect();
-            Ok(Box::pin(stream::iter(parts)) as Self::StreamImagesStream)
+            Ok(chunks(&list(world, filter), |images| {
+                cri::StreamImagesResponse { images }
+            }))
         })
         .await
     }

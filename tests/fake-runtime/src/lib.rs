@@ -360,6 +360,17 @@ impl FakeRuntime {
         answer.to(served).await.map(tonic::Response::new)
     }
 
+    /// Answers a request from the state, subject to the verb's fault.
+    async fn respond<Q, R>(
+        &self,
+        verb: Verb,
+        request: tonic::Request<Q>,
+        answer: impl FnOnce(&mut World, Q) -> Result<R, Status>,
+    ) -> Result<tonic::Response<R>, Status> {
+        let request = request.into_inner();
+        self.call(verb, |world| answer(world, request)).await
+    }
+
     /// Stops a container: waits until it ends, and kills it after `timeout`.
     async fn stop(&self, id: &str, timeout: Duration) {
         let behaviour = {

@@ -92,6 +92,18 @@ impl World {
         unambiguous(&self.sandboxes, id)
     }
 
+    pub(crate) fn sandbox(&self, id: &str) -> Result<&Sandbox, Status> {
+        self.sandbox_id(id)
+            .and_then(|id| self.sandboxes.get(&id))
+            .ok_or_else(|| Status::not_found(format!("no sandbox {id}")))
+    }
+
+    pub(crate) fn sandbox_mut(&mut self, id: &str) -> Result<&mut Sandbox, Status> {
+        self.sandbox_id(id)
+            .and_then(|id| self.sandboxes.get_mut(&id))
+            .ok_or_else(|| Status::not_found(format!("no sandbox {id}")))
+    }
+
     /// The containers of a sandbox, ordered by id.
     pub(crate) fn containers_of(&self, sandbox: &str) -> impl Iterator<Item = &Container> {
         let all = self.containers.values();
