@@ -26,7 +26,6 @@ KNOWN = {
     ("dockershim", "network::cni", ("chain", "error", "leftover_plugins", "plugin")),
     ("kubelet/prober", "crate", ("manager", "worker")),
     ("streaming", "spdy", ("connection", "stream", "transport")),
-    ("tests/api-server", "crate", ("handler", "node_proxy")),
 }
 
 # Text to skip: comments, strings, characters.

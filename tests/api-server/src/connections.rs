@@ -30,7 +30,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::{
     ApiServer, Server,
     errors::ApiError,
-    handler::{failure, header},
+    http::{failure, header},
     kubeconfig,
     request::Caller,
 };

@@ -4,11 +4,11 @@ use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Frame},
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap},
+    header::{ACCEPT, CONTENT_TYPE},
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -18,6 +18,7 @@ use super::{
     deletion::DeleteOptions,
     discovery,
     errors::ApiError,
+    http::{ResponseBody, answer, failure, header, read, success, whole},
     metrics, node_authorizer, node_proxy, openapi,
     patch::Patch,
     policy::Attributes,
@@ -25,12 +26,6 @@ use super::{
     request::{Caller, Query, Record, Target},
     tables::Form,
 };
-
-/// The body of a response.
-pub(super) type ResponseBody = UnsyncBoxBody<Bytes, io::Error>;
-
-/// The size limit of a request body: 3 MiB, as upstream.
-const LARGEST_BODY: usize = 3 * 1024 * 1024;
 
 impl Server {
     /// Answers a request. An error breaks the connection.
@@ -306,24 +301,6 @@ fn record<B>(
     }
 }
 
-/// Reads a body, up to the size limit.
-pub(super) async fn read<B>(body: B) -> Result<Bytes, ApiError>
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: std::fmt::Display,
-{
-    let collected = body
-        .collect()
-        .await
-        .map_err(|error| ApiError::bad_request(format!("cannot read the body: {error}")))?;
-    let bytes = collected.to_bytes();
-    if bytes.len() > LARGEST_BODY {
-        let message = format!("limit is {LARGEST_BODY}");
-        return Err(ApiError::new(413, "RequestEntityTooLarge", message));
-    }
-    Ok(bytes)
-}
-
 fn parse(content_type: &str, bytes: &[u8]) -> Result<Value, ApiError> {
     if protobuf::is_protobuf(bytes) {
         return protobuf::read(bytes);
@@ -345,50 +322,4 @@ fn optional(bytes: &[u8]) -> Result<Value, ApiError> {
     } else {
         parse("", bytes)
     }
-}
-
-/// The text of a header; empty if it is missing or not text.
-pub(super) fn header(headers: &HeaderMap, name: &str) -> String {
-    let value = headers.get(name).and_then(|value| value.to_str().ok());
-    value.unwrap_or_default().to_owned()
-}
-
-/// A response with this status, content type and body.
-pub(super) fn answer(
-    status: StatusCode,
-    content_type: &str,
-    body: ResponseBody,
-) -> Result<Response<ResponseBody>, ApiError> {
-    Response::builder()
-        .status(status)
-        .header(CONTENT_TYPE, content_type)
-        .body(body)
-        .map_err(ApiError::internal)
-}
-
-/// A body with this content.
-pub(super) fn whole(bytes: impl Into<Bytes>) -> ResponseBody {
-    Full::new(bytes.into())
-        .map_err(|never| match never {})
-        .boxed_unsync()
-}
-
-/// A response with an object.
-pub(super) fn success(status: StatusCode, object: &Value) -> Response<ResponseBody> {
-    let mut response = Response::new(whole(object.to_string()));
-    *response.status_mut() = status;
-    let json = hyper::header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response
-}
-
-/// A response with an error.
-pub(super) fn failure(error: &ApiError) -> Response<ResponseBody> {
-    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = success(status, &error.status());
-    if error.code == 429 || error.code == 503 {
-        let soon = hyper::header::HeaderValue::from_static("1");
-        response.headers_mut().insert("Retry-After", soon);
-    }
-    response
 }

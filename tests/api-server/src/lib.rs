@@ -18,6 +18,7 @@ mod discovery;
 mod errors;
 mod event_versions;
 mod handler;
+mod http;
 pub mod kubeconfig;
 mod lists;
 mod metrics;

@@ -13,7 +13,7 @@ use super::{location::Location, relayed, switched};
 use crate::{
     Server,
     errors::ApiError,
-    handler::{ResponseBody, whole},
+    http::{ResponseBody, whole},
 };
 
 /// A kubelet's upgrade: the headers of its response, and the connection.

@@ -25,7 +25,7 @@ use serde_json::json;
 use super::{
     Server,
     errors::ApiError,
-    handler::{ResponseBody, answer, header as text_of, read, whole},
+    http::{ResponseBody, answer, header as text_of, read, whole},
     request::{Query, Target},
 };
 use location::Location;

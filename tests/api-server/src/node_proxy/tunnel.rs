@@ -23,7 +23,7 @@ use super::{location::Location, switched};
 use crate::{
     Server,
     errors::ApiError,
-    handler::{ResponseBody, header, whole},
+    http::{ResponseBody, header, whole},
 };
 
 /// The prefix of WebSocket subprotocols that tunnel SPDY.
