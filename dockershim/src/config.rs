@@ -15,6 +15,7 @@ use cri_streaming::rustls::{
     self,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
+use go_duration::GoDuration;
 
 pub(crate) use log::parse_driver as parse_log_driver;
 pub use log::{EngineLog, LogDriver, LogFormat};
@@ -292,38 +293,13 @@ fn parse_progress(text: &str) -> Result<Duration, String> {
 
 /// Parses a duration in Go's notation: `1m30s`, `500ms`, `1.5h`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is not a duration like 1m30s; allowed units: h, m, s, ms, us");
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    if rest == "0" {
-        return Ok(total);
-    }
-    if rest.is_empty() {
-        return Err(bad());
-    }
-    while !rest.is_empty() {
-        let end = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(bad)?;
-        let (number, after) = rest.split_at(end);
-        let number: f64 = number.parse().map_err(|_| bad())?;
-        let end = after
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(after.len());
-        let (unit, after) = after.split_at(end);
-        let seconds = match unit {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            _ => return Err(bad()),
-        };
-        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| bad())?;
-        total = total.checked_add(part).ok_or_else(bad)?;
-        rest = after;
-    }
-    Ok(total)
+    const UNITS: &str = "allowed units: h, m, s, ms, us, ns";
+    let duration: GoDuration = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a duration like 1m30s; {UNITS}"))?;
+    duration
+        .to_std()
+        .ok_or_else(|| format!("{text:?} is negative, not a duration like 1m30s; {UNITS}"))
 }
 
 #[cfg(test)]
@@ -395,6 +371,8 @@ mod tests {
             ("pod-cidr", "10.1.0.0"),
             ("image-pull-progress-deadline", "soon"),
             ("image-pull-progress-deadline", "0s"),
+            ("image-pull-progress-deadline", "-1m"),
+            ("runtime-request-timeout", "-1s"),
             ("clamp-oom-score-adj", "maybe"),
             ("log-level", "loud"),
             ("hairpin-mode", "yes"),
@@ -466,21 +444,26 @@ mod tests {
     #[test]
     fn durations() {
         for (text, expected) in [
-            ("1m0s", 60_000),
-            ("1h2m3s", 3_723_000),
-            ("1.5h", 5_400_000),
-            ("250ms", 250),
-            ("0", 0),
+            ("1m0s", Duration::from_millis(60_000)),
+            ("1h2m3s", Duration::from_millis(3_723_000)),
+            ("1.5h", Duration::from_millis(5_400_000)),
+            ("250ms", Duration::from_millis(250)),
+            ("0", Duration::ZERO),
+            ("0.1s", Duration::from_millis(100)),
+            ("1us", Duration::from_micros(1)),
+            ("1.5µs", Duration::from_nanos(1_500)),
+            ("7ns", Duration::from_nanos(7)),
+            ("+1s", Duration::from_secs(1)),
+            ("-0s", Duration::ZERO),
         ] {
-            assert_eq!(
-                parse_duration(text),
-                Ok(Duration::from_millis(expected)),
-                "{text}"
-            );
+            assert_eq!(parse_duration(text), Ok(expected), "{text}");
         }
-        for bad in ["", "5", "s", "-1s", "1d", "1m s", "1..5s"] {
-            assert!(parse_duration(bad).is_err(), "{bad}");
+        for bad in ["", "5", "s", "-1s", "1d", "1m s", "1..5s", "-", "9999999h"] {
+            let reason = parse_duration(bad).unwrap_err();
+            assert!(reason.starts_with(&format!("{bad:?} is ")), "{reason}");
+            assert!(reason.contains("units: h, m, s, ms, us, ns"), "{reason}");
         }
+        assert!(parse_duration("-1ns").unwrap_err().contains("is negative"));
     }
 
     proptest! {

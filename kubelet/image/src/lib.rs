@@ -15,6 +15,7 @@ pub mod reference;
 use std::{path::Path, sync::Arc};
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
+use go_duration::GoDuration;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::{
     events::{EventRecorder, Subject, reason},
@@ -22,7 +23,6 @@ use kubelet_api_client::{
 };
 use kubelet_cri_client::CriClient;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
-use kubelet_pod_spec::duration::GoDuration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};

@@ -6,7 +6,6 @@
 
 pub mod defaults;
 pub mod directory;
-pub mod duration;
 pub mod ephemeral;
 pub mod expansion;
 pub mod field;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use go_duration::GoDuration;
 use k8s_openapi::api::core::v1::EnvVar;
 use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
-use kubelet_pod_spec::{duration::GoDuration, expansion::expand};
+use kubelet_pod_spec::expansion::expand;
 use tonic::Code;
 
 use super::outcome::Outcome;

@@ -5,8 +5,8 @@ use std::{net::IpAddr, time::Duration};
 use cri_proto::grpc::health::v1::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
+use go_duration::GoDuration;
 use kubelet_host::version;
-use kubelet_pod_spec::duration::GoDuration;
 use tokio::time::Instant;
 use tonic::{
     Code,

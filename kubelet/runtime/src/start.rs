@@ -11,6 +11,7 @@ use std::{
 use cri_proto::runtime::v1::{
     self, ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
 };
+use go_duration::GoDuration;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::{
@@ -20,7 +21,7 @@ use kubelet_cri_client::{
 use kubelet_host::{file_work::FileWork, repeatable};
 use kubelet_image::ImageError;
 use kubelet_logs::links;
-use kubelet_pod_spec::{directory, duration::GoDuration, field_ref::Placement, identity};
+use kubelet_pod_spec::{directory, field_ref::Placement, identity};
 use kubelet_volume::{MountedVolumes, plugin::Mounted};
 use tracing::{info, warn};
 

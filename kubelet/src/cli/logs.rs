@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use go_duration::GoDuration;
 use jiff::Timestamp;
-use kubelet_pod_spec::duration::GoDuration;
 
 use crate::logs_command::LogsOptions;
 

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use kubelet_pod_spec::duration::GoDuration;
+use go_duration::GoDuration;
 use serde_json::{Map, Value, json};
 
 /// The syntax of a flag's value, as upstream.

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use go_duration::GoDuration;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::api::resource::Quantity};
-use kubelet_pod_spec::duration::GoDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// The supported group and version.

@@ -3,7 +3,7 @@
 //! One differs on purpose: `failCgroupV1` is off, because this kubelet also supports cgroup v1
 //! hosts.
 
-use kubelet_pod_spec::duration::GoDuration;
+use go_duration::GoDuration;
 
 use super::kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration};
 

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use kubelet_pod_spec::{duration::GoDuration, quantity};
+use go_duration::GoDuration;
+use kubelet_pod_spec::quantity;
 
 use super::{
     faults::Faults, image_settings::validate_allowlist,

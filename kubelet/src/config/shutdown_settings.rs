@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use kubelet_pod_spec::{duration::GoDuration, priority::SYSTEM_CRITICAL};
+use go_duration::GoDuration;
+use kubelet_pod_spec::priority::SYSTEM_CRITICAL;
 
 use super::{faults::Faults, kubelet_configuration::KubeletConfiguration, values::span};
 use crate::node::shutdown::order::ShutdownGracePeriod;

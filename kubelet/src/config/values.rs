@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use kubelet_pod_spec::duration::GoDuration;
+use go_duration::GoDuration;
 
 /// A count, never negative after validation.
 pub(super) fn at_least_zero(count: i32) -> u32 {

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use go_duration::GoDuration;
 use kubelet_pod_spec::{
-    duration::GoDuration,
     field::FieldError,
     yaml::{self, SyntaxError},
 };

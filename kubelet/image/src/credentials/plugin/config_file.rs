@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use go_duration::GoDuration;
 use kubelet_pod_spec::{
-    duration::GoDuration,
     field::{Faults, FieldError, Path as FieldPath},
     names,
 };

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
 
-use kubelet_pod_spec::duration::GoDuration;
+use go_duration::GoDuration;
 use serde::{Deserialize, Serialize};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 

@@ -1,5 +1,7 @@
 //! Durations in Go's text format: `1m0s`, `20s`, `1.5h`, `300ms`.
 
+#![forbid(unsafe_code)]
+
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
