@@ -52,15 +52,18 @@ impl<'a> Reference<'a> {
             return Err(invalid("the name is empty or longer than 255 characters"));
         }
         let (domain, path) = match name.split_once('/') {
-            Some((first, path)) if is_domain(first) => (Some(first), path),
+            Some((first, path)) if looks_like_domain(first) => (Some(first), path),
             _ => (None, name),
         };
+        if !domain.is_none_or(is_domain) {
+            return Err(invalid("the registry is not a host name or address"));
+        }
         if !path.split('/').all(is_path_component) {
             return Err(invalid(
                 "the path must be lower-case letters and digits, separated by / . _ or -",
             ));
         }
-        if domain.is_none() && path.len() == 64 && is_hex(path) {
+        if digest.is_none() && name.len() == 64 && is_hex(name) {
             return Err(invalid("it could be an image ID"));
         }
         Ok(Self {
@@ -109,24 +112,41 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// Whether the text before the first slash is a registry. A plain lower-case word other than
-/// `localhost` belongs to the path.
-fn is_domain(text: &str) -> bool {
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) => (host, Some(port)),
-        None => (text, None),
+/// The part before the first slash is a registry only if it cannot be a user name.
+fn looks_like_domain(first: &str) -> bool {
+    first == "localhost"
+        || first.contains(['.', ':'])
+        || first.chars().any(|c| c.is_ascii_uppercase())
+}
+
+fn is_domain(domain: &str) -> bool {
+    let (host, port) = match domain
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+    {
+        Some((address, after)) => {
+            let v6 = !address.is_empty()
+                && address
+                    .chars()
+                    .all(|c| c.is_ascii_hexdigit() || matches!(c, ':' | '.'));
+            return v6 && (after.is_empty() || after.strip_prefix(':').is_some_and(is_port));
+        }
+        None => match domain.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (domain, None),
+        },
     };
-    let looks_like_one = port.is_some()
-        || host.contains('.')
-        || host == "localhost"
-        || host.bytes().any(|b| b.is_ascii_uppercase());
-    let valid_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
-    let valid_host = (host.starts_with('[') && host.ends_with(']'))
-        || (!host.is_empty()
-            && host
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-')));
-    looks_like_one && valid_port && valid_host
+    let label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    host.split('.').all(label) && port.is_none_or(is_port)
+}
+
+fn is_port(port: &str) -> bool {
+    !port.is_empty() && port.chars().all(|c| c.is_ascii_digit())
 }
 
 /// Checks for runs of lower-case letters and digits between separators: `.`, `_`, `__` or dashes.
@@ -153,7 +173,7 @@ fn is_tag(text: &str) -> bool {
 
 fn is_digest(text: &str) -> bool {
     text.split_once(':').is_some_and(|(algorithm, hex)| {
-        !algorithm.is_empty()
+        algorithm.starts_with(|c: char| c.is_ascii_alphabetic())
             && algorithm
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'.' | b'-' | b'_'))
@@ -163,7 +183,7 @@ fn is_digest(text: &str) -> bool {
 }
 
 fn is_hex(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_hexdigit())
+    text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -253,6 +273,31 @@ mod tests {
             ":5000/a",
             "a..b",
             id.as_str(),
+        ] {
+            assert!(with_default_tag(reference).is_err(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn registries_and_digests_are_those_that_runtimes_accept() {
+        let hex = "a".repeat(64);
+        for reference in [
+            "[::1]/a",
+            "[::1]:5000/a",
+            "reg.example:99999/a",
+            &format!("{hex}@sha256:{hex}"),
+        ] {
+            assert!(with_default_tag(reference).is_ok(), "{reference}");
+        }
+        for reference in [
+            "a..b/c",
+            "-a.b/c",
+            "a-.b/c",
+            "[x.y]/a",
+            "reg.example:/a",
+            "reg.example:+5/a",
+            &format!("a@sha256:{}", hex.to_uppercase()),
+            &format!("a@2sha:{hex}"),
         ] {
             assert!(with_default_tag(reference).is_err(), "{reference}");
         }
