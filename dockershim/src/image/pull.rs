@@ -86,7 +86,7 @@ async fn run(
     let began = tokio::time::Instant::now();
     let (repository, target) = (reference.repository(), reference.tag_or_digest());
     shim.engine
-        .pull_image(&repository, target, credentials, progress)
+        .pull_image(repository, target, credentials, progress)
         .await?;
     // The tag may have referred to another image before.
     let name = reference.to_string();

@@ -2,11 +2,12 @@
 
 use std::{io, time::Duration};
 
+use image_reference::InvalidReference;
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::CriError;
 use tonic::Code;
 
-use super::{credentials::CredentialsError, reference::InvalidReference};
+use super::credentials::CredentialsError;
 
 /// Default reason of a failed pull.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
@@ -24,7 +25,10 @@ const PARTICULAR: &[(&str, &str)] = &[
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The image reference in the spec is invalid.
-    #[error("Failed to apply default image tag {image:?}: {source}")]
+    #[error(
+        "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid \
+         reference format: {source}"
+    )]
     InvalidName {
         /// The image as written in the spec.
         image: String,

@@ -10,12 +10,12 @@ pub mod pull_backoff;
 pub mod pull_records;
 mod pull_sizes;
 mod puller;
-pub mod reference;
 
 use std::{path::Path, sync::Arc};
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use go_duration::GoDuration;
+use image_reference::ImageReference;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::{
     events::{EventRecorder, Subject, reason},
@@ -32,7 +32,6 @@ use self::{
     error::PullFailure,
     pull_records::{Access, PullRecords},
     puller::Puller,
-    reference::Reference,
 };
 pub use self::{error::ImageError, options::ImageOptions, pull_backoff::PullBackoff};
 
@@ -163,10 +162,11 @@ impl ImageManager {
         sandbox_config: &PodSandboxConfig,
         backoff: &Mutex<PullBackoff>,
     ) -> Result<PresentImage, ImageError> {
-        let reference = Reference::parse(requested).map_err(|source| ImageError::InvalidName {
-            image: requested.to_owned(),
-            source,
-        })?;
+        let reference =
+            ImageReference::parse(requested).map_err(|source| ImageError::InvalidName {
+                image: requested.to_owned(),
+                source,
+            })?;
         let wanted = Wanted {
             pod,
             subject,

@@ -9,6 +9,7 @@ mod store;
 use std::{io, path::Path, sync::Arc};
 
 use cri_proto::runtime::v1::Image;
+use image_reference::ImageReference;
 use kubelet_host::repeatable;
 use tracing::warn;
 
@@ -17,10 +18,7 @@ use self::{
     record::{ImagePullCredentials, ImagePullSecret},
     store::{Ending, Store},
 };
-use super::{
-    credentials::{CredentialSource, TrackedCredential},
-    reference::Reference,
-};
+use super::credentials::{CredentialSource, TrackedCredential};
 
 /// A record with this many secrets gets no more of them when pods are verified, so that short-lived
 /// namespaces do not make it grow without bound.
@@ -78,7 +76,7 @@ impl PullRecords {
     /// pod must present its own.
     pub(super) async fn restore(&self, begun: Vec<String>, images: &[Image]) {
         for intent in begun {
-            let Ok(begun) = Reference::parse(&intent) else {
+            let Ok(begun) = ImageReference::parse(&intent) else {
                 continue;
             };
             let pulled = images.iter().find(|image| {
@@ -282,17 +280,17 @@ fn is_begun_as_any(store: &Store, names: &[String]) -> bool {
     let intents = store.intents();
     let mut begun = intents
         .iter()
-        .filter_map(|name| Reference::parse(name).ok());
+        .filter_map(|name| ImageReference::parse(name).ok());
     begun.any(|begun| names.iter().any(|name| names_same(&begun, name)))
 }
 
-fn names_same(reference: &Reference<'_>, name: &str) -> bool {
-    Reference::parse(name).is_ok_and(|named| named.is_same(reference))
+fn names_same(reference: &ImageReference<'_>, name: &str) -> bool {
+    ImageReference::parse(name).is_ok_and(|named| named.is_same(reference))
 }
 
 /// The image's repository as written. An invalid name is returned unchanged; no record contains it.
 fn written_repository(image: &str) -> &str {
-    Reference::parse(image).map_or(image, |reference| reference.written_repository())
+    ImageReference::parse(image).map_or(image, |reference| reference.written_repository())
 }
 
 #[cfg(test)]

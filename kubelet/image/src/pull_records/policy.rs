@@ -1,6 +1,6 @@
 //! Verification policy for images on the node (`imagePullCredentialsVerificationPolicy`).
 
-use crate::reference::Reference;
+use image_reference::ImageReference;
 
 /// When a pod must present credentials for an image that is already on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl AllowedImages {
                 prefix => Ok(Self::Below(prefix.to_owned())),
             };
         }
-        match Reference::parse(pattern) {
+        match ImageReference::parse(pattern) {
             Err(_) => Err("failed to parse as an image name"),
             Ok(reference) if reference.written_repository() != pattern => {
                 Err("neither tag nor digest is accepted in an image reference")

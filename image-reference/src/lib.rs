@@ -1,9 +1,9 @@
-//! Image references as written in pod specs.
+//! Image references in the grammar of the distribution project: `[domain/]path[:tag][@digest]`.
 
-/// Why a text is not a valid image reference.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("couldn't parse image name {0:?}: invalid reference format: {1}")]
-pub struct InvalidReference(String, &'static str);
+#![forbid(unsafe_code)]
+
+/// The tag of a reference without tag and digest.
+pub const DEFAULT_TAG: &str = "latest";
 
 /// Maximum length of a name without tag and digest.
 const MAX_NAME: usize = 255;
@@ -13,73 +13,108 @@ const MAX_TAG: usize = 128;
 const DEFAULT_REGISTRY: &str = "docker.io";
 const LEGACY_DEFAULT_REGISTRY: &str = "index.docker.io";
 
-/// An image reference: `[domain[:port]/]path[:tag][@digest]`.
+/// Why a text is not an image reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidReference {
+    /// The name is empty.
+    #[error("the name is empty")]
+    EmptyName,
+    /// The name is too long.
+    #[error("the name is longer than 255 characters")]
+    LongName,
+    /// The name has the form of an image's id.
+    #[error("it is an image id")]
+    ImageId,
+    /// The registry is invalid.
+    #[error("the registry is not a host name or address")]
+    Registry,
+    /// The path is invalid.
+    #[error(
+        "the path must be lower-case letters and digits, separated by '.', '_', '__', '-' or '/'"
+    )]
+    Path,
+    /// The tag is invalid.
+    #[error("the tag must be 1 to 128 letters, digits, '_', '.' or '-'")]
+    Tag,
+    /// The digest is invalid.
+    #[error("the digest must be <algorithm>:<32 or more hexadecimal digits>")]
+    Digest,
+}
+
+/// An image reference as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reference<'a> {
+pub struct ImageReference<'a> {
     text: &'a str,
     domain: Option<&'a str>,
     path: &'a str,
-    /// Whether it has a tag or a digest.
-    is_tagged: bool,
+    tag: Option<&'a str>,
+    digest: Option<&'a str>,
 }
 
-impl<'a> Reference<'a> {
+impl<'a> ImageReference<'a> {
     /// Parses an image reference.
     ///
     /// # Errors
     /// The text is not a valid reference.
     pub fn parse(text: &'a str) -> Result<Self, InvalidReference> {
-        let invalid = |reason| InvalidReference(text.to_owned(), reason);
-        let (rest, digest) = match text.split_once('@') {
+        let (name_and_tag, digest) = match text.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest)),
             None => (text, None),
         };
-        if digest.is_some_and(|digest| !is_digest(digest)) {
-            return Err(invalid("the digest must be <algorithm>:<hexadecimal>"));
-        }
-        let after_slash = rest.rfind('/').map_or(0, |slash| slash + 1);
-        let (name, tag) = match rest[after_slash..].find(':') {
-            Some(colon) => {
-                let colon = after_slash + colon;
-                (&rest[..colon], Some(&rest[colon + 1..]))
-            }
-            None => (rest, None),
+        // A colon after the last slash separates the tag; an earlier one separates the port.
+        let (name, tag) = match name_and_tag.rsplit_once(':') {
+            Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
+            _ => (name_and_tag, None),
         };
-        if tag.is_some_and(|tag| !is_tag(tag)) {
-            return Err(invalid("the tag must be up to 128 of [A-Za-z0-9_.-]"));
+        if name.is_empty() {
+            return Err(InvalidReference::EmptyName);
         }
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err(invalid("the name is empty or longer than 255 characters"));
+        if name.len() > MAX_NAME {
+            return Err(InvalidReference::LongName);
+        }
+        if digest.is_none() && is_image_id(name) {
+            return Err(InvalidReference::ImageId);
         }
         let (domain, path) = match name.split_once('/') {
             Some((first, path)) if looks_like_domain(first) => (Some(first), path),
             _ => (None, name),
         };
         if !domain.is_none_or(is_domain) {
-            return Err(invalid("the registry is not a host name or address"));
+            return Err(InvalidReference::Registry);
         }
         if !path.split('/').all(is_path_component) {
-            return Err(invalid(
-                "the path must be lower-case letters and digits, separated by / . _ or -",
-            ));
+            return Err(InvalidReference::Path);
         }
-        if digest.is_none() && name.len() == 64 && is_hex(name) {
-            return Err(invalid("it could be an image ID"));
+        if !tag.is_none_or(is_tag) {
+            return Err(InvalidReference::Tag);
+        }
+        if !digest.is_none_or(is_digest) {
+            return Err(InvalidReference::Digest);
         }
         Ok(Self {
             text,
             domain,
             path,
-            is_tagged: tag.is_some() || digest.is_some(),
+            tag,
+            digest,
         })
+    }
+
+    /// The tag as written.
+    pub const fn tag(&self) -> Option<&'a str> {
+        self.tag
+    }
+
+    /// The digest. It identifies the content, whatever the tag beside it is.
+    pub const fn digest(&self) -> Option<&'a str> {
+        self.digest
     }
 
     /// The reference as written, with the tag `latest` if it has neither tag nor digest.
     pub fn with_default_tag(&self) -> String {
-        if self.is_tagged {
-            self.text.to_owned()
-        } else {
-            format!("{}:latest", self.text)
+        match (self.tag, self.digest) {
+            (None, None) => format!("{}:{DEFAULT_TAG}", self.text),
+            _ => self.text.to_owned(),
         }
     }
 
@@ -89,8 +124,8 @@ impl<'a> Reference<'a> {
         &self.text[..length]
     }
 
-    /// The full name of the repository: short names are completed with the default registry and
-    /// `library/`. Credentials are looked up by this name.
+    /// The full name of the repository, `docker.io/library/busybox`: short names are completed with
+    /// the default registry and `library/`. Credentials are looked up by this name.
     pub fn repository(&self) -> String {
         let path = self.path;
         match self.domain {
@@ -112,6 +147,11 @@ impl<'a> Reference<'a> {
     }
 }
 
+/// Whether `text` is an image's id without its algorithm: 64 hexadecimal digits.
+pub fn is_image_id(text: &str) -> bool {
+    text.len() == 64 && is_hex(text)
+}
+
 /// The part before the first slash is a registry only if it cannot be a user name.
 fn looks_like_domain(first: &str) -> bool {
     first == "localhost"
@@ -119,6 +159,7 @@ fn looks_like_domain(first: &str) -> bool {
         || first.chars().any(|c| c.is_ascii_uppercase())
 }
 
+/// Whether `domain` is a host name or an address, with or without a port.
 fn is_domain(domain: &str) -> bool {
     let (host, port) = match domain
         .strip_prefix('[')
@@ -193,7 +234,7 @@ mod tests {
     use super::*;
 
     fn with_default_tag(text: &str) -> Result<String, InvalidReference> {
-        Reference::parse(text).map(|reference| reference.with_default_tag())
+        ImageReference::parse(text).map(|reference| reference.with_default_tag())
     }
 
     #[test]
@@ -245,12 +286,12 @@ mod tests {
                 "reg.example/a",
             ),
         ] {
-            let parsed = Reference::parse(reference).unwrap();
+            let parsed = ImageReference::parse(reference).unwrap();
             assert_eq!(parsed.repository(), repository);
             assert_eq!(parsed.written_repository(), written);
         }
         let same = |a, b| {
-            let parse = |text| Reference::parse(text).unwrap();
+            let parse = |text| ImageReference::parse(text).unwrap();
             parse(a).is_same(&parse(b))
         };
         assert!(same("busybox", "docker.io/library/busybox:latest"));
