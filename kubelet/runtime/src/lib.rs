@@ -21,6 +21,7 @@ mod runtime_class;
 pub mod sandbox_config;
 pub mod security_context;
 mod start;
+mod start_error;
 mod sub_paths;
 mod sync;
 pub mod termination_message;
@@ -50,7 +51,7 @@ pub use self::{
     kill::{KillError, grace_period},
     metrics::StartMetrics,
     runtime_class::RuntimeClassError,
-    start::StartError,
+    start_error::StartError,
     sync::{PodSyncResult, SyncError},
 };
 

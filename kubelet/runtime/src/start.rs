@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Display,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -13,13 +12,10 @@ use cri_proto::runtime::v1::{
 };
 use go_duration::GoDuration;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use kubelet_api_client::events::{EventRecorder, Subject, reason};
-use kubelet_cri_client::{
-    CriError,
-    pod_status::{ContainerStatus, PodStatus},
-};
+use kubelet_api_client::events::{Subject, reason};
+use kubelet_cri_client::pod_status::{ContainerStatus, PodStatus};
 use kubelet_host::{file_work::FileWork, repeatable};
-use kubelet_image::ImageError;
+use kubelet_image::{ImageError, PresentImage};
 use kubelet_logs::links;
 use kubelet_pod_spec::{directory, field_ref::Placement, identity};
 use kubelet_volume::{MountedVolumes, plugin::Mounted};
@@ -27,143 +23,27 @@ use tracing::{info, warn};
 
 use super::{
     RuntimeManager,
-    container_config::{ConfigError, ContainerConfigInputs, container_config},
-    env::{self, EnvError, EnvSources},
-    hooks::{self, HookError},
+    container_config::{ContainerConfigInputs, container_config},
+    env::{self, EnvSources},
+    hooks,
     kill::KillOptions,
-    mounts::{self, MountError, MountParts},
-    pod_files::{self, FileError},
+    mounts::{self, MountParts},
+    pod_files,
     pod_state::PodState,
     runtime_class::HandlerFeatures,
     security_context::NodeSecurity,
+    start_error::StartError,
 };
 
 /// Time limit of `postStart` commands and requests: none.
 const POST_START_LIMIT: Duration = Duration::ZERO;
 
-/// Why a container was not started.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The container is in crash-loop back-off.
-    #[error("back-off {delay} restarting failed container={container} pod={pod}")]
-    CrashLoopBackOff {
-        /// Name of the container.
-        container: String,
-        /// The pod, as [`identity::name_with_uid`] formats it.
-        pod: String,
-        /// The delay between its exit and its next start.
-        delay: GoDuration,
-        /// The rest of the delay.
-        retry_after: Duration,
-    },
-    /// The container was created before, but the pod status is older than that.
-    #[error("container {0} was created, but is not listed yet")]
-    Unlisted(String),
-    /// The image could not be provided.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// The environment could not be determined.
-    #[error(transparent)]
-    Env(#[from] EnvError),
-    /// A mount or device could not be provided.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The runtime did not report whether it supports a feature that a mount needs.
-    #[error("cannot get the features of the runtime: {0}")]
-    Features(#[source] CriError),
-    /// The container's configuration is not allowed.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A file of the kubelet for the container could not be created.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The target container, whose PID namespace it joins, does not exist.
-    #[error("unable to find target container {0}")]
-    Target(String),
-    /// The runtime failed to create the container.
-    #[error("{0}")]
-    Create(CriError),
-    /// The runtime failed to start the container.
-    #[error("{0}")]
-    Run(CriError),
-    /// The `postStart` hook failed, and the container was stopped.
-    #[error("{kind} lifecycle hook for Container {container:?} in Pod {pod:?} failed - {source}")]
-    PostStart {
-        /// The type of the hook's action.
-        kind: &'static str,
-        /// Name of the container.
-        container: String,
-        /// The pod, as [`identity::name_with_uid`] formats it.
-        pod: String,
-        /// The error.
-        source: Box<HookError>,
-    },
-}
-
-impl StartError {
-    /// The reason of the container's waiting state.
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::CrashLoopBackOff { .. } => "CrashLoopBackOff",
-            Self::Unlisted(_) => "ContainerCreating",
-            Self::Image(error) => error.reason(),
-            Self::Env(_)
-            | Self::Mount(_)
-            | Self::Features(_)
-            | Self::Config(_)
-            | Self::File(_)
-            | Self::Target(_) => "CreateContainerConfigError",
-            Self::Create(_) => "CreateContainerError",
-            Self::Run(_) => "RunContainerError",
-            Self::PostStart { .. } => "PostStartHookError",
-        }
-    }
-
-    /// Records an event about the container. Errors whose event was recorded where they occurred
-    /// are skipped, and so is [`Unlisted`](Self::Unlisted).
-    pub(super) fn record(&self, events: &EventRecorder, pod: &Pod, container: &str) {
-        let subject = Subject::Container(pod, container);
-        let failed = |why: &dyn Display| {
-            events.warning(subject, reason::FAILED, format_args!("Error: {why}"));
-        };
-        match self {
-            Self::CrashLoopBackOff { pod, .. } => events.warning(
-                subject,
-                reason::BACK_OFF,
-                format_args!("Back-off restarting failed container {container} in pod {pod}"),
-            ),
-            Self::Image(error) => failed(&error.summary()),
-            Self::Env(_)
-            | Self::Mount(_)
-            | Self::Features(_)
-            | Self::Config(_)
-            | Self::File(_)
-            | Self::Target(_) => failed(self),
-            Self::Create(error) => failed(&error.words()),
-            Self::Unlisted(_) | Self::Run(_) | Self::PostStart { .. } => {}
-        }
-    }
-
-    /// Whether a start was attempted: the container was not in crash-loop back-off, and the pod
-    /// status was current.
-    pub(super) const fn was_begun(&self) -> bool {
-        !matches!(self, Self::CrashLoopBackOff { .. } | Self::Unlisted(_))
-    }
-
-    /// The rest of the delay, if this is a back-off.
-    pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::CrashLoopBackOff { retry_after, .. }
-            | Self::Image(ImageError::BackOff { retry_after, .. }) => Some(*retry_after),
-            _ => None,
-        }
-    }
-}
-
 /// What the container starts of one sync have in common.
 pub(super) struct PodStartContext<'a> {
     pub(super) pod: &'a Pod,
     pub(super) spec: &'a PodSpec,
+    pub(super) status: &'a PodStatus,
+    pub(super) state: &'a PodState,
     pub(super) sandbox_id: &'a str,
     pub(super) sandbox_config: &'a PodSandboxConfig,
     /// IP addresses of the pod.
@@ -187,25 +67,11 @@ impl RuntimeManager {
         pod_context: &PodStartContext<'_>,
         container: &Container,
         target: Option<&str>,
-        status: &PodStatus,
-        state: &PodState,
     ) -> Result<(), StartError> {
-        let PodStartContext { pod, spec, .. } = *pod_context;
-        if let Some(id) = state.unlisted_container(&container.name, status) {
-            // The log files of the unlisted container would be counted as an earlier run.
-            match self.cri.container_status(&id).await {
-                Err(error) if error.is_not_found() => {}
-                _ => return Err(StartError::Unlisted(id)),
-            }
-        }
-        state
-            .attempt_start(container, status)
-            .map_err(|crash_loop| StartError::CrashLoopBackOff {
-                container: container.name.clone(),
-                pod: identity::name_with_uid(pod),
-                delay: GoDuration::whole_millis(crash_loop.delay),
-                retry_after: crash_loop.remaining,
-            })?;
+        let PodStartContext {
+            pod, status, state, ..
+        } = *pod_context;
+        self.attempt_start(pod_context, container).await?;
         let image = self
             .images
             .ensure(
@@ -223,6 +89,60 @@ impl RuntimeManager {
             Some(last) => last.restart_count.saturating_add(1),
             None => pod_files::restart_count_from_logs(&log_dir).await,
         };
+        let mut config = self
+            .container_config(pod_context, container, image, restart_count)
+            .await?;
+        if let Some(target) = target {
+            share_processes(&mut config, target, status)?;
+        }
+        let id = self
+            .create_and_start(pod_context, container, config)
+            .await?;
+        info!(
+            container = %container.name, container_id = %id, restart_count, "started container"
+        );
+        let log = log_dir.join(format!("{restart_count}.log"));
+        self.link_log(pod, container, &id, log).await;
+        self.post_start(pod_context, container, id).await
+    }
+
+    /// Begins an attempt, unless the container is in back-off or was created since the pod status
+    /// was read.
+    async fn attempt_start(
+        &self,
+        pod_context: &PodStartContext<'_>,
+        container: &Container,
+    ) -> Result<(), StartError> {
+        let PodStartContext {
+            pod, status, state, ..
+        } = *pod_context;
+        if let Some(id) = state.unlisted_container(&container.name, status) {
+            // The log files of the unlisted container would be counted as an earlier run.
+            match self.cri.container_status(&id).await {
+                Err(error) if error.is_not_found() => {}
+                _ => return Err(StartError::Unlisted(id)),
+            }
+        }
+        state
+            .attempt_start(container, status)
+            .map_err(|crash_loop| StartError::CrashLoopBackOff {
+                container: container.name.clone(),
+                pod: identity::name_with_uid(pod),
+                delay: GoDuration::whole_millis(crash_loop.delay),
+                retry_after: crash_loop.remaining,
+            })
+    }
+
+    /// The container's config. Provides what it refers to: the environment, mounts and the
+    /// kubelet's files for the container.
+    async fn container_config(
+        &self,
+        pod_context: &PodStartContext<'_>,
+        container: &Container,
+        image: PresentImage,
+        restart_count: u32,
+    ) -> Result<ContainerConfig, StartError> {
+        let PodStartContext { pod, spec, .. } = *pod_context;
         let placement = Placement {
             node_name: &self.node.name,
             host_ips: pod_context.host_ips,
@@ -240,7 +160,7 @@ impl RuntimeManager {
             pod_dir: pod_context.pod_dir.to_owned(),
             volumes: pod_context.volumes.clone(),
             variables: variables.clone(),
-            images: self.image_volumes(pod_context, container, state).await?,
+            images: self.image_volumes(pod_context, container).await?,
             recursive_read_only: self.has_recursive_read_only(pod_context, container).await?,
             hosts_file: pod_files::make_hosts_file(
                 pod,
@@ -276,17 +196,23 @@ impl RuntimeManager {
             rules: self.rules(),
         };
         let mut config = container_config(pod, spec, container, parts)?;
-        if let Some(target) = target {
-            share_processes(&mut config, target, status)?;
-        }
-        let log = log_dir.join(format!("{restart_count}.log"));
         let linux = config.linux.as_mut();
         if let Some(context) = linux.and_then(|linux| linux.security_context.as_mut()) {
             let mut groups = pod_context.volumes.extra_groups();
             groups.retain(|group| !context.supplemental_groups.contains(group));
             context.supplemental_groups.extend(groups);
         }
-        let subject = Subject::Container(pod, &container.name);
+        Ok(config)
+    }
+
+    /// Creates the container, starts it, and returns its ID.
+    async fn create_and_start(
+        &self,
+        pod_context: &PodStartContext<'_>,
+        container: &Container,
+        config: ContainerConfig,
+    ) -> Result<String, StartError> {
+        let subject = Subject::Container(pod_context.pod, &container.name);
         let id = self
             .cri
             .create_container(
@@ -296,7 +222,7 @@ impl RuntimeManager {
             )
             .await
             .map_err(StartError::Create)?;
-        state.created(&container.name, &id);
+        pod_context.state.created(&container.name, &id);
         self.events
             .normal(subject, reason::CREATED, "Container created");
         let started = self.cri.start_container(&id).await;
@@ -311,11 +237,7 @@ impl RuntimeManager {
         }
         self.events
             .normal(subject, reason::STARTED, "Container started");
-        info!(
-            container = %container.name, container_id = %id, restart_count, "started container"
-        );
-        self.link_log(pod, container, &id, log).await;
-        self.post_start(pod_context, container, id).await
+        Ok(id)
     }
 
     /// Whether a container is running. It may be although the start call failed, and then its hook
@@ -343,7 +265,6 @@ impl RuntimeManager {
         &self,
         pod_context: &PodStartContext<'_>,
         container: &Container,
-        state: &PodState,
     ) -> Result<BTreeMap<String, ImageSpec>, ImageError> {
         let mut images = BTreeMap::new();
         for mount in container.volume_mounts.iter().flatten() {
@@ -362,7 +283,7 @@ impl RuntimeManager {
                     reference,
                     source.pull_policy.as_deref(),
                     pod_context.sandbox_config,
-                    &state.pulls,
+                    &pod_context.state.pulls,
                 )
                 .await?;
             let image = ImageSpec {

@@ -24,7 +24,8 @@ use super::{
     pod_state::PodState,
     runtime_class::{HandlerFeatures, RuntimeClassError},
     sandbox_config::{self, sandbox_config},
-    start::{PodStartContext, StartError},
+    start::PodStartContext,
+    start_error::StartError,
     user_namespace::{self, UserNamespaceError},
 };
 
@@ -163,6 +164,8 @@ impl RuntimeManager {
         let pod_context = PodStartContext {
             pod,
             spec,
+            status,
+            state,
             sandbox_id,
             sandbox_config: &sandbox_config,
             ips: if spec.host_network == Some(true) {
@@ -176,43 +179,41 @@ impl RuntimeManager {
             user_namespace: user_namespace_of(&sandbox_config),
             handler: &handler,
         };
-        let starting = SyncContext {
-            pod_context: &pod_context,
-            status,
-            state,
-        };
+        self.start_containers(&pod_context, &actions, &mut synced)
+            .await;
+        Ok(synced)
+    }
+
+    /// Starts the containers that the actions name.
+    async fn start_containers(
+        &self,
+        pod_context: &PodStartContext<'_>,
+        actions: &PodActions,
+        synced: &mut PodSyncResult,
+    ) {
+        let spec = pod_context.spec;
         let ephemeral = spec.ephemeral_containers.as_deref().unwrap_or_default();
         for container in chosen(&actions.start_ephemeral, ephemeral) {
             let target = container.target_container_name.as_deref();
             let target = target.filter(|target| !target.is_empty());
             let kind = ContainerType::Ephemeral;
-            self.start(
-                starting,
-                kind,
-                &as_container(container),
-                target,
-                &mut synced,
-            )
-            .await;
+            self.start(pod_context, kind, &as_container(container), target, synced)
+                .await;
         }
         let init = spec.init_containers.as_deref().unwrap_or_default();
         for container in chosen(&actions.start_init, init) {
             let kind = ContainerType::Init;
-            let started = self
-                .start(starting, kind, container, None, &mut synced)
-                .await;
+            let started = self.start(pod_context, kind, container, None, synced).await;
             // The containers after a sidecar are in the plan only if it has started before, so they
             // do not wait for its restart.
             if !started && !is_sidecar(container) {
-                return Ok(synced);
+                return;
             }
         }
         for container in chosen(&actions.start, &spec.containers) {
             let kind = ContainerType::Regular;
-            self.start(starting, kind, container, None, &mut synced)
-                .await;
+            self.start(pod_context, kind, container, None, synced).await;
         }
-        Ok(synced)
     }
 
     /// The config of the pod's sandbox, and the runtime handler.
@@ -368,19 +369,15 @@ impl RuntimeManager {
     /// Starts a container. Returns whether it succeeded.
     async fn start(
         &self,
-        starting: SyncContext<'_>,
+        pod_context: &PodStartContext<'_>,
         kind: ContainerType,
         container: &Container,
         target: Option<&str>,
         synced: &mut PodSyncResult,
     ) -> bool {
-        let SyncContext {
-            pod_context,
-            status,
-            state,
-        } = starting;
+        let PodStartContext { pod, state, .. } = *pod_context;
         // Boxed, because this future is large and would be part of the caller's.
-        let starting = self.start_container(pod_context, container, target, status, state);
+        let starting = self.start_container(pod_context, container, target);
         let started = Box::pin(starting).await;
         // A container in back-off does not count as a start.
         if started.as_ref().err().is_none_or(StartError::was_begun) {
@@ -392,7 +389,7 @@ impl RuntimeManager {
             synced.changed = true;
             return true;
         };
-        error.record(&self.events, pod_context.pod, &container.name);
+        error.record(&self.events, pod, &container.name);
         match error.retry_after() {
             Some(retry) => {
                 let sooner = synced.retry_after.map_or(retry, |other| other.min(retry));
@@ -430,14 +427,6 @@ fn user_namespace_of(config: &PodSandboxConfig) -> UserNamespace {
         .and_then(|context| context.namespace_options.as_ref())
         .and_then(|options| options.userns_options.clone())
         .unwrap_or_else(user_namespace::of_node)
-}
-
-/// What the starts of one sync have in common.
-#[derive(Clone, Copy)]
-struct SyncContext<'a> {
-    pod_context: &'a PodStartContext<'a>,
-    status: &'a PodStatus,
-    state: &'a PodState,
 }
 
 /// The containers with the given indexes.
