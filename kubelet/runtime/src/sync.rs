@@ -1,32 +1,31 @@
 //! Syncs a pod with its spec.
 
-use std::{fmt::Display, path::Path, time::Duration};
+mod sandbox;
 
-use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
+use std::{path::Path, time::Duration};
+
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_api_client::events::{Subject, reason};
 use kubelet_cri_client::{
     CriError,
-    pod_status::{ContainerState, PodStatus, SandboxStatus},
+    pod_status::{ContainerState, PodStatus},
 };
-use kubelet_host::files;
-use kubelet_pod_spec::{ephemeral::as_container, pod_ips, restart_rules::is_sidecar};
+use kubelet_pod_spec::{ephemeral::as_container, restart_rules::is_sidecar};
 use kubelet_volume::MountedVolumes;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{
     KillError, RuntimeManager,
     actions::{self, ContainerToReset, PodActions},
-    dns::{self, DnsError},
+    dns::DnsError,
     hostname::HostnameError,
     kill::KillOptions,
     metrics::ContainerType,
     pod_state::PodState,
-    runtime_class::{HandlerFeatures, RuntimeClassError},
-    sandbox_config::{self, sandbox_config},
+    runtime_class::RuntimeClassError,
     start::PodStartContext,
     start_error::StartError,
-    user_namespace::{self, UserNamespaceError},
+    user_namespace::UserNamespaceError,
 };
 
 /// Waiting reason of containers without a sandbox.
@@ -95,6 +94,13 @@ impl RuntimeManager {
         reported_ips: &[String],
     ) -> Result<PodSyncResult, SyncError> {
         let spec = pod.spec.as_ref().ok_or(SyncError::NoSpec)?;
+        let context = SyncContext {
+            pod,
+            spec,
+            status,
+            state,
+            pod_dir,
+        };
         let mut actions = actions::compute(pod, status, &self.probes);
         let resizes = self.plan_resize(pod, spec, status, &mut actions);
         let mut synced = PodSyncResult {
@@ -133,32 +139,9 @@ impl RuntimeManager {
         if is_new {
             self.metrics.pod(spec);
         }
-        let (sandbox_config, handler) = self
-            .sandbox_config(pod, spec, attempt, is_new, pod_dir)
-            .await
-            .inspect_err(|error| {
-                wait_for_sandbox(spec, status, state, error);
-                if is_new {
-                    self.sandbox_failed(pod, error);
-                }
-            })?;
-        let created;
-        let (sandbox_id, sandbox_ips) = match (&actions.create_sandbox, &actions.sandbox_id) {
-            (None, Some(id)) => (id.as_str(), status.ips()),
-            _ => {
-                synced.changed = true;
-                created = self
-                    .create_sandbox(pod, spec, status, &sandbox_config, &handler)
-                    .await
-                    .inspect_err(|error| wait_for_sandbox(spec, status, state, error))?;
-                self.made_sandbox(pod, spec);
-                for container in all_containers(spec) {
-                    state.clear_waiting(&container.name);
-                }
-                (created.id.as_str(), created.ips.as_slice())
-            }
-        };
-        let sandbox_ips = pod_ips::by_family(sandbox_ips, self.host_ips.given());
+        let sandbox = self
+            .sandbox(context, &actions, attempt, &mut synced)
+            .await?;
         let host_ips = self.host_ips.now();
         let host_ips: Vec<String> = host_ips.iter().map(ToString::to_string).collect();
         let pod_context = PodStartContext {
@@ -166,18 +149,18 @@ impl RuntimeManager {
             spec,
             status,
             state,
-            sandbox_id,
-            sandbox_config: &sandbox_config,
+            sandbox_id: &sandbox.id,
+            sandbox_config: &sandbox.config,
             ips: if spec.host_network == Some(true) {
                 reported_ips
             } else {
-                &sandbox_ips
+                &sandbox.ips
             },
             host_ips: &host_ips,
             volumes,
             pod_dir,
-            user_namespace: user_namespace_of(&sandbox_config),
-            handler: &handler,
+            user_namespace: sandbox.user_namespace(),
+            handler: &sandbox.handler,
         };
         self.start_containers(&pod_context, &actions, &mut synced)
             .await;
@@ -216,56 +199,6 @@ impl RuntimeManager {
         }
     }
 
-    /// The config of the pod's sandbox, and the runtime handler.
-    async fn sandbox_config(
-        &self,
-        pod: &Pod,
-        spec: &PodSpec,
-        attempt: u32,
-        is_new: bool,
-        pod_dir: &Path,
-    ) -> Result<(PodSandboxConfig, String), SyncError> {
-        let handler = self.runtime_handler(spec).await?;
-        let user_namespace = if spec.host_users == Some(false) {
-            self.check_user_namespaces(&handler).await?;
-            self.user_namespaces
-                .get_or_create(pod_dir, self.options.user_namespaces)
-                .await?
-        } else {
-            user_namespace::of_node()
-        };
-        let parts = sandbox_config::SandboxConfigInputs {
-            attempt,
-            dns: dns::dns_config(
-                pod,
-                &self.options.dns,
-                self.host_ips.given(),
-                is_new.then_some(&self.events),
-            )
-            .await?,
-            user_namespace,
-            rules: self.rules(),
-            cluster_domain: &self.options.dns.cluster_domain,
-            pod_logs_dir: &self.node.pod_logs_dir,
-        };
-        Ok((sandbox_config(pod, spec, parts)?, handler))
-    }
-
-    /// Checks that the handler supports user namespaces.
-    async fn check_user_namespaces(&self, handler: &str) -> Result<(), SyncError> {
-        let features = self.handler_features(handler).await;
-        let handler = handler.to_owned();
-        match features.map_err(SyncError::Features)? {
-            HandlerFeatures::Known(features) if features.user_namespaces => Ok(()),
-            HandlerFeatures::UnknownHandler => {
-                Err(UserNamespaceError::UnknownHandler(handler).into())
-            }
-            HandlerFeatures::Known(_) | HandlerFeatures::NotReported => {
-                Err(UserNamespaceError::Unsupported(handler).into())
-            }
-        }
-    }
-
     /// Stops what the actions name. Returns whether there was anything to stop.
     async fn kill_unwanted(
         &self,
@@ -289,55 +222,6 @@ impl RuntimeManager {
             }
         }
         Ok(!actions.kill.is_empty())
-    }
-
-    async fn create_sandbox(
-        &self,
-        pod: &Pod,
-        spec: &PodSpec,
-        status: &PodStatus,
-        config: &PodSandboxConfig,
-        handler: &str,
-    ) -> Result<SandboxStatus, SyncError> {
-        let is_init = |name: &str| {
-            spec.init_containers
-                .iter()
-                .flatten()
-                .any(|c| c.name == name)
-        };
-        self.purge(pod, status, is_init)
-            .await
-            .map_err(SyncError::Purge)?;
-        // The runtime creates log files below it.
-        if let Err(error) = files::create_dir_all(Path::new(&config.log_directory)).await {
-            warn!(path = config.log_directory, %error, "cannot create the pod's log directory");
-        }
-        let id = self
-            .cri
-            .run_pod_sandbox(config.clone(), handler)
-            .await
-            .inspect_err(|error| self.sandbox_failed(pod, &error.go_text()))
-            .map_err(SyncError::Sandbox)?;
-        info!(sandbox_id = %id, "started sandbox");
-        let status = self.cri.pod_sandbox_status(&id).await;
-        let status = status.inspect_err(|error| {
-            let error = error.go_text();
-            self.events.warning(
-                Subject::Pod(pod),
-                reason::FAILED_POD_SANDBOX_STATUS,
-                format_args!("Unable to get pod sandbox status: {error}"),
-            );
-        });
-        status.map(SandboxStatus::from).map_err(SyncError::Sandbox)
-    }
-
-    fn sandbox_failed(&self, pod: &Pod, error: &dyn Display) {
-        self.metrics.pod_failed(pod.spec.as_ref());
-        self.events.warning(
-            Subject::Pod(pod),
-            reason::FAILED_CREATE_POD_SANDBOX,
-            format_args!("Failed to create pod sandbox: {error}"),
-        );
     }
 
     /// Removes the containers of a pod that starts over, but not their logs, which count the
@@ -410,23 +294,34 @@ impl RuntimeManager {
     }
 }
 
-/// Sets the waiting reason of all containers that are not running.
-fn wait_for_sandbox(spec: &PodSpec, status: &PodStatus, state: &PodState, error: &SyncError) {
-    for container in all_containers(spec) {
-        let run = status.container(&container.name);
-        if run.is_none_or(|run| run.state != ContainerState::Running) {
-            state.set_waiting(&container.name, CONTAINER_CREATING, error.to_string());
-        }
-    }
+/// What the steps of one sync share.
+#[derive(Clone, Copy)]
+struct SyncContext<'a> {
+    pod: &'a Pod,
+    spec: &'a PodSpec,
+    status: &'a PodStatus,
+    state: &'a PodState,
+    pod_dir: &'a Path,
 }
 
-fn user_namespace_of(config: &PodSandboxConfig) -> UserNamespace {
-    let linux = config.linux.as_ref();
-    linux
-        .and_then(|linux| linux.security_context.as_ref())
-        .and_then(|context| context.namespace_options.as_ref())
-        .and_then(|options| options.userns_options.clone())
-        .unwrap_or_else(user_namespace::of_node)
+impl SyncContext<'_> {
+    /// Sets the waiting reason of all containers that are not running.
+    fn wait_for_sandbox(&self, error: &SyncError) {
+        for container in all_containers(self.spec) {
+            let run = self.status.container(&container.name);
+            if run.is_none_or(|run| run.state != ContainerState::Running) {
+                self.state
+                    .set_waiting(&container.name, CONTAINER_CREATING, error.to_string());
+            }
+        }
+    }
+
+    /// Removes the waiting reason of all containers.
+    fn clear_waiting(&self) {
+        for container in all_containers(self.spec) {
+            self.state.clear_waiting(&container.name);
+        }
+    }
 }
 
 /// The containers with the given indexes.
