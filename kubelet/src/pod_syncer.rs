@@ -179,6 +179,47 @@ impl Syncer {
         deadline::remaining(pod.spec.as_ref()?, status.start_time.as_ref(), clock::now())
     }
 
+    /// Reports that the pod failed because its active deadline is over.
+    fn end_at_deadline(&self, pod: &Pod, status: &PodStatus, state: &PodState) {
+        info!("pod exceeded its active deadline");
+        self.events.normal(
+            events::Subject::Pod(pod),
+            deadline::REASON,
+            deadline::MESSAGE,
+        );
+        let verdict = Verdict {
+            phase: Phase::Failed,
+            reason: deadline::REASON.to_owned(),
+            message: deadline::MESSAGE.to_owned(),
+            disruption: None,
+        };
+        self.report(pod, status, state, Some(&verdict), None);
+    }
+
+    /// Creates the pod's directory, unless it exists, and returns its path.
+    async fn make_pod_dir(&self, pod: &Pod) -> Result<PathBuf, WorkerError> {
+        let pod_dir = directory::pod_dir(&self.local_node.root_dir, &PodUid::of(pod));
+        let made = pod_dir.clone();
+        blocking(move || {
+            // Other users of the node must not read volumes.
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o750);
+            builder.create(&made).map_err(|source| DirectoryError {
+                action: "create the pod's directory",
+                path: made,
+                source,
+            })?;
+            Ok(())
+        })
+        .await
+        .inspect_err(|error| {
+            let message = format_args!("error making pod data directories: {error}");
+            self.events
+                .warning(events::Subject::Pod(pod), reason::FAILED, message);
+        })?;
+        Ok(pod_dir)
+    }
+
     /// Unmounts the volumes of a pod and removes its directory.
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
         self.volumes.wait_for_unmount(uid).await?;
@@ -237,19 +278,7 @@ impl PodSyncer for Syncer {
         }
         let deadline = self.deadline(&pod);
         if deadline == Some(Duration::ZERO) {
-            info!("pod exceeded its active deadline");
-            self.events.normal(
-                events::Subject::Pod(&pod),
-                deadline::REASON,
-                deadline::MESSAGE,
-            );
-            let verdict = Verdict {
-                phase: Phase::Failed,
-                reason: deadline::REASON.to_owned(),
-                message: deadline::MESSAGE.to_owned(),
-                disruption: None,
-            };
-            self.report(&pod, &status, &state, Some(&verdict), None);
+            self.end_at_deadline(&pod, &status, &state);
             return Ok(DONE);
         }
         if let Some(why) = &held_back {
@@ -258,25 +287,7 @@ impl PodSyncer for Syncer {
         self.wait_for_network(&pod)?;
         self.mirror(&pod);
         self.removals.ended(&PodUid::of(&pod)).await;
-        let pod_dir = directory::pod_dir(&self.local_node.root_dir, &PodUid::of(&pod));
-        let made = pod_dir.clone();
-        blocking(move || {
-            // Other users of the node must not read volumes.
-            let mut builder = std::fs::DirBuilder::new();
-            builder.recursive(true).mode(0o750);
-            builder.create(&made).map_err(|source| DirectoryError {
-                action: "create the pod's directory",
-                path: made,
-                source,
-            })?;
-            Ok(())
-        })
-        .await
-        .inspect_err(|error| {
-            let message = format_args!("error making pod data directories: {error}");
-            self.events
-                .warning(events::Subject::Pod(&pod), reason::FAILED, message);
-        })?;
+        let pod_dir = self.make_pod_dir(&pod).await?;
         self.runtime.keep_grant(&PodUid::of(&pod)).await;
         let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
         self.probes.add_pod(&pod);
