@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         ContainerState, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec,
-        PodStatus as ApiStatus,
+        PodStatus as ApiStatus, ResourceRequirements,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -81,16 +81,11 @@ pub(super) fn generate(
     // Static pods show no final phase: they are removed when they end.
     let concluded = facts.ending && !identity::is_static(pod);
     let (phase, reason, message) = outcome(old, facts, || {
-        let is_regular = |name: &str| spec.containers.iter().any(|c| c.name == name);
         let phase = phase::phase(phase::Inputs {
             spec,
             init: &init,
             containers: &containers,
-            initialized: facts
-                .status
-                .containers
-                .iter()
-                .any(|run| is_regular(&run.name) && facts.status.is_active(run)),
+            initialized: has_active_container(spec, facts.status),
             ending: concluded,
         });
         if concluded && !phase.is_terminal() {
@@ -109,12 +104,7 @@ pub(super) fn generate(
     let all = [&mut init, &mut containers, &mut ephemeral];
     limit_messages(all);
 
-    let mut conditions = others(pod, old);
-    conditions.extend(disruption(pod, facts, &conditions));
-    if let Some(resize) = facts.resize.filter(|_| !facts.ending) {
-        conditions.extend(resize.conditions.iter().cloned());
-    }
-    let own = conditions::conditions(
+    let conditions = all_conditions(
         conditions::Inputs {
             pod,
             spec,
@@ -125,10 +115,8 @@ pub(super) fn generate(
             containers: &containers,
             restarting_all,
         },
-        &conditions,
+        facts,
     );
-    conditions.extend(own);
-
     let host_ips = node.host_ips.now();
     let pod_ips = if spec.host_network == Some(true) {
         kubelet_pod_spec::pod_ips::on_host_network(old.pod_ips.as_ref(), &host_ips)
@@ -136,13 +124,6 @@ pub(super) fn generate(
         pod_ips(facts.status, node, old)
     };
     let resources = quantities::of_pod(spec);
-    let given = match facts.resize.and_then(|resize| resize.whole.clone()) {
-        None => resources.clone(),
-        still => quantities::of_pod(&PodSpec {
-            resources: still,
-            ..spec.clone()
-        }),
-    };
     ApiStatus {
         phase: Some(phase.as_str().to_owned()),
         conditions: Some(conditions),
@@ -162,7 +143,7 @@ pub(super) fn generate(
         qos_class: Some(QosClass::of(spec).as_str().to_owned()),
         observed_generation: old.observed_generation.max(pod.metadata.generation),
         allocated_resources: resources.requests.clone(),
-        resources: Some(given),
+        resources: Some(resources_in_force(spec, facts, resources)),
         reason,
         message,
         ..ApiStatus::default()
@@ -248,6 +229,25 @@ fn outcome(
     }
 }
 
+/// Whether a regular container was created in the newest sandbox.
+fn has_active_container(spec: &PodSpec, status: &PodStatus) -> bool {
+    let is_regular = |name: &str| spec.containers.iter().any(|c| c.name == name);
+    let mut runs = status.containers.iter();
+    runs.any(|run| is_regular(&run.name) && status.is_active(run))
+}
+
+/// The conditions of others, those of a resize, and those that follow from `inputs`.
+fn all_conditions(inputs: conditions::Inputs<'_>, facts: StatusInputs<'_>) -> Vec<PodCondition> {
+    let mut conditions = others(inputs.pod, inputs.old);
+    conditions.extend(disruption(inputs.pod, facts, &conditions));
+    if let Some(resize) = facts.resize.filter(|_| !facts.ending) {
+        conditions.extend(resize.conditions.iter().cloned());
+    }
+    let own = conditions::conditions(inputs, &conditions);
+    conditions.extend(own);
+    conditions
+}
+
 /// The conditions that the kubelet does not own, from the source, and the recorded
 /// `DisruptionTarget`.
 fn others(pod: &Pod, old: &ApiStatus) -> Vec<PodCondition> {
@@ -287,6 +287,21 @@ fn pod_ips(status: &PodStatus, node: &Node<'_>, old: &ApiStatus) -> Vec<String> 
         return old.map(|ip| ip.ip.clone()).collect();
     }
     kubelet_pod_spec::pod_ips::by_family(status.ips(), node.given_ips)
+}
+
+/// The pod's resources that are in force. They differ from `granted` during a resize.
+fn resources_in_force(
+    spec: &PodSpec,
+    facts: StatusInputs<'_>,
+    granted: ResourceRequirements,
+) -> ResourceRequirements {
+    match facts.resize.and_then(|resize| resize.whole.clone()) {
+        None => granted,
+        still => quantities::of_pod(&PodSpec {
+            resources: still,
+            ..spec.clone()
+        }),
+    }
 }
 
 /// When the pod was first started here: creation of its oldest sandbox, which may be an earlier
