@@ -11,7 +11,7 @@ pub mod pull_records;
 mod pull_sizes;
 mod puller;
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use go_duration::GoDuration;
@@ -31,7 +31,7 @@ use self::{
     credentials::{Credentials, TrackedCredential},
     error::PullFailure,
     pull_records::{Access, PullRecords},
-    puller::Puller,
+    puller::{Pulled, Puller},
 };
 pub use self::{error::ImageError, options::ImageOptions, pull_backoff::PullBackoff};
 
@@ -321,6 +321,17 @@ impl ImageManager {
             Ok(Some((present, _))) => present.size,
             _ => 0,
         };
+        self.report_pull(wanted, &pulled, waited, size);
+        Ok(PresentImage {
+            user: status?.map(|(present, _)| present.user).unwrap_or_default(),
+            id: pulled.id,
+            size,
+        })
+    }
+
+    /// Measures, logs and records a pull that succeeded. `waited` includes the wait for its turn.
+    fn report_pull(&self, wanted: &Wanted<'_>, pulled: &Pulled, waited: Duration, size: u64) {
+        let image = wanted.requested;
         self.pulls
             .of([pull_sizes::class(size)])
             .observe_duration(waited);
@@ -342,11 +353,6 @@ impl ImageManager {
                 GoDuration::whole_millis(waited)
             ),
         );
-        Ok(PresentImage {
-            user: status?.map(|(present, _)| present.user).unwrap_or_default(),
-            id: pulled.id,
-            size,
-        })
     }
 }
 
