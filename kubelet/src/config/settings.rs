@@ -96,35 +96,10 @@ impl Settings {
     /// The error, with file, line and field where known, and what is allowed.
     pub fn load(flags: &Flags) -> Result<Self, SettingsError> {
         let mut warnings = Vec::new();
-        let mut merged = match &flags.config {
-            Some(path) => {
-                let (file, warning) = main_file(path)?;
-                warnings.extend(warning);
-                file
-            }
-            None => Value::Object(Map::new()),
-        };
-        if let Some(dir) = &flags.config_dir {
-            for path in drop_ins(dir)? {
-                merge(&mut merged, drop_in(&path)?);
-            }
-        }
+        let mut merged = read_files(flags, &mut warnings)?;
         let in_vain = support::without_effect(&merged);
         merge(&mut merged, Value::Object(flags.configuration.clone()));
-
-        let mut config: KubeletConfiguration =
-            serde_path_to_error::deserialize(&merged).map_err(|error| SettingsError::Type {
-                field: error.path().to_string(),
-                message: error.inner().to_string(),
-            })?;
-        set_defaults(&mut config);
-        let mut faults = validate(&config);
-        faults.extend(system_cpus::reserve(&mut config));
-        faults.extend(isolation_validation::validate(&config));
-        faults.extend(server_settings::validate(&config));
-        if !faults.is_empty() {
-            return Err(SettingsError::Invalid { faults });
-        }
+        let config = validated(&merged)?;
         if config.fail_cgroup_v1 == Some(true) && !host::is_cgroup_v2() {
             return Err(SettingsError::CgroupV1);
         }
@@ -187,6 +162,42 @@ impl Settings {
             warnings,
         })
     }
+}
+
+/// The configuration file with the drop-ins merged into it; empty without either.
+fn read_files(flags: &Flags, warnings: &mut Vec<String>) -> Result<Value, SettingsError> {
+    let mut merged = match &flags.config {
+        Some(path) => {
+            let (file, warning) = main_file(path)?;
+            warnings.extend(warning);
+            file
+        }
+        None => Value::Object(Map::new()),
+    };
+    if let Some(dir) = &flags.config_dir {
+        for path in drop_ins(dir)? {
+            merge(&mut merged, drop_in(&path)?);
+        }
+    }
+    Ok(merged)
+}
+
+/// The configuration in `merged`, with defaults. All faults are reported at once.
+fn validated(merged: &Value) -> Result<KubeletConfiguration, SettingsError> {
+    let mut config: KubeletConfiguration =
+        serde_path_to_error::deserialize(merged).map_err(|error| SettingsError::Type {
+            field: error.path().to_string(),
+            message: error.inner().to_string(),
+        })?;
+    set_defaults(&mut config);
+    let mut faults = validate(&config);
+    faults.extend(system_cpus::reserve(&mut config));
+    faults.extend(isolation_validation::validate(&config));
+    faults.extend(server_settings::validate(&config));
+    if !faults.is_empty() {
+        return Err(SettingsError::Invalid { faults });
+    }
+    Ok(config)
 }
 
 fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOptions, SettingsError> {
