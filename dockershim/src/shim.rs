@@ -116,10 +116,6 @@ impl Shim {
                 &config.root_directory,
             ))),
         };
-        if let (Some(metrics), Some(cni)) = (&metrics, &cni) {
-            let help = "CNI plugins killed because they timed out";
-            metrics.register("cni_plugins_killed", help, cni.killed_plugins());
-        }
         if let Some(cni) = &cni {
             tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
         }
@@ -129,15 +125,6 @@ impl Shim {
             &config.root_directory,
             processes.clone(),
         ));
-        if let Some(metrics) = &metrics {
-            metrics.register_collector(ModelMetrics::new(
-                engine.clone(),
-                model.clone(),
-                images.clone(),
-                logs.clone(),
-                cgroup_settings.clone(),
-            ));
-        }
         let sync = ModelSync {
             engine: engine.clone(),
             model: model.clone(),
@@ -153,20 +140,8 @@ impl Shim {
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
         let layers_size = LayersSize::start(engine.clone(), images.clone(), stop.clone());
         let stats = Stats::start(model.clone(), processes.clone(), stop.clone());
-        if let Some(metrics) = &metrics {
-            metrics.register(
-                "writable_layers_measured_in_part",
-                "Incomplete measurements of writable layers, whose content exceeded what can be \
-                 remembered",
-                stats.layers.in_part.clone(),
-            );
-        }
-        let exec_output = Arc::new(Bound::new("cri", "exec_output", EXEC_OUTPUT_LIMIT));
-        if let Some(metrics) = &metrics {
-            metrics.register_collector(BoundMetrics::cri([exec_output.clone()]));
-        }
-        Arc::new(Self {
-            exec_output,
+        let shim = Arc::new(Self {
+            exec_output: Arc::new(Bound::new("cri", "exec_output", EXEC_OUTPUT_LIMIT)),
             stats,
             hairpin: Hairpin::new(config.hairpin_mode, processes.clone()),
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
@@ -190,7 +165,34 @@ impl Shim {
             tasks: TaskTracker::new(),
             loading_pause: tokio::sync::Mutex::default(),
             names,
-        })
+        });
+        shim.register_metrics();
+        shim
+    }
+
+    /// Registers the metrics of its parts, if metrics are served.
+    fn register_metrics(&self) {
+        let Some(metrics) = &self.metrics else {
+            return;
+        };
+        if let Some(cni) = &self.cni {
+            let help = "CNI plugins killed because they timed out";
+            metrics.register("cni_plugins_killed", help, cni.killed_plugins());
+        }
+        metrics.register_collector(ModelMetrics::new(
+            self.engine.clone(),
+            self.model.clone(),
+            self.images.clone(),
+            self.logs.clone(),
+            self.cgroup_settings.clone(),
+        ));
+        metrics.register(
+            "writable_layers_measured_in_part",
+            "Incomplete measurements of writable layers, whose content exceeded what can be \
+             remembered",
+            self.stats.layers.in_part.clone(),
+        );
+        metrics.register_collector(BoundMetrics::cri([self.exec_output.clone()]));
     }
 
     /// Fails until the engine's containers have been read once: an incorrect empty list would make
