@@ -1,14 +1,15 @@
 //! `CreateContainer`.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, RestartPolicy,
     RestartPolicyNameEnum,
 };
 use cri_proto::runtime::v1::{
-    ContainerConfig, CreateContainerRequest, CreateContainerResponse, KeyValue, NamespaceMode,
-    PodSandboxConfig, PodSandboxState,
+    ContainerConfig, CreateContainerRequest, CreateContainerResponse, KeyValue,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, NamespaceMode, PodSandboxConfig,
+    PodSandboxState,
 };
 
 use super::{devices, image_mounts, mounts, resources};
@@ -163,30 +164,16 @@ async fn create_body(
     let stop_signal = stop_signal::to_docker(config.stop_signal());
     let (known, user_specified_image) = find_image(shim, &config).await?;
     let image = known.image.id.clone();
-    let mut docker_labels =
-        labels::to_docker(labels::TYPE_CONTAINER, &config.labels, &config.annotations);
-    docker_labels.insert(labels::SANDBOX_ID.into(), sandbox.id().into());
-    docker_labels.insert(labels::USER_SPECIFIED_IMAGE.into(), user_specified_image);
-    docker_labels.insert(
-        labels::LOG_PATH.into(),
-        log_path(&pod.log_directory, &config.log_path)?,
-    );
-    if shim.config.log_format == LogFormat::Cri {
-        docker_labels.insert(labels::LOG_FORMAT.into(), labels::LOG_FORMAT_CRI.into());
-    }
+    let mut docker_labels = docker_labels(
+        shim,
+        sandbox,
+        &config,
+        user_specified_image,
+        &pod.log_directory,
+    )?;
     let linux = config.linux.unwrap_or_default();
-    let identity = {
-        // `Images::get_or_inspect` always sets the user.
-        let image_user = known.user.as_deref().unwrap_or_default();
-        let context = linux.security_context.clone().unwrap_or_default();
-        let accounts = if Identity::needs_accounts(&context, image_user) {
-            let accounts = shim.accounts.of(&shim.engine, &shim.images, &image);
-            accounts.await?
-        } else {
-            Accounts::default()
-        };
-        Identity::resolve(&context, image_user, &accounts)?
-    };
+    let context = linux.security_context;
+    let identity = identity(shim, context.as_ref(), &known).await?;
     docker_labels.insert(labels::USER.into(), serde_json::json!(identity).to_string());
     let mut host = HostConfig {
         restart_policy: Some(RestartPolicy {
@@ -198,20 +185,14 @@ async fn create_body(
         devices: Some(devices::of_node(config.devices)?),
         device_requests: Some(devices::cdi(config.cdi_devices, engine)?),
         group_add: Some(identity.groups()),
+        cgroup_parent: pod_cgroup(engine, sandbox, pod.linux)?,
+        annotations: annotations(
+            engine,
+            &sandbox.status.runtime_handler,
+            &sandbox.status.annotations,
+        ),
         ..Default::default()
     };
-    let pods = &sandbox.cgroup_parent;
-    host.cgroup_parent = match pod.linux {
-        Some(pod) if !pod.cgroup_parent.is_empty() => {
-            cgroup_parent(engine.info.cgroup_driver, &pod.cgroup_parent)?
-        }
-        _ => Some(pods.clone()).filter(|pods| !pods.is_empty()),
-    };
-    host.annotations = annotations(
-        engine,
-        &sandbox.status.runtime_handler,
-        &sandbox.status.annotations,
-    );
     if let Some(limits) = linux.resources {
         host.oom_score_adj = Some(shim.oom_score.fit(limits.oom_score_adj, engine));
         docker_labels.extend(unified::label(&resources::apply(limits, &mut host))?);
@@ -235,14 +216,7 @@ async fn create_body(
         }),
         ..Default::default()
     };
-    let context = linux.security_context;
-    let options = context.as_ref().and_then(|c| c.namespace_options.as_ref());
-    let target = match options {
-        Some(options) if options.pid() == NamespaceMode::Target => {
-            Some(find_target(shim, sandbox, &options.target_id)?)
-        }
-        _ => None,
-    };
+    let target = find_target(shim, sandbox, context.as_ref())?;
     let relabel = context
         .as_ref()
         .is_some_and(|c| c.selinux_options.is_some());
@@ -291,9 +265,74 @@ async fn find_image(
     Ok((known, written))
 }
 
-/// The full id of the container whose PID namespace is joined.
-fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error> {
+/// The labels that follow from the request alone.
+fn docker_labels(
+    shim: &Shim,
+    sandbox: &Sandbox,
+    config: &ContainerConfig,
+    user_specified_image: String,
+    log_directory: &str,
+) -> Result<HashMap<String, String>, Error> {
+    let mut docker_labels =
+        labels::to_docker(labels::TYPE_CONTAINER, &config.labels, &config.annotations);
+    docker_labels.insert(labels::SANDBOX_ID.into(), sandbox.id().into());
+    docker_labels.insert(labels::USER_SPECIFIED_IMAGE.into(), user_specified_image);
+    docker_labels.insert(
+        labels::LOG_PATH.into(),
+        log_path(log_directory, &config.log_path)?,
+    );
+    if shim.config.log_format == LogFormat::Cri {
+        docker_labels.insert(labels::LOG_FORMAT.into(), labels::LOG_FORMAT_CRI.into());
+    }
+    Ok(docker_labels)
+}
+
+/// The user and groups of the container's processes.
+async fn identity(
+    shim: &Shim,
+    context: Option<&LinuxContainerSecurityContext>,
+    known: &CachedImage,
+) -> Result<Identity, Error> {
+    // `Images::get_or_inspect` always sets the user.
+    let image_user = known.user.as_deref().unwrap_or_default();
+    let context = context.cloned().unwrap_or_default();
+    let accounts = if Identity::needs_accounts(&context, image_user) {
+        let accounts = shim
+            .accounts
+            .of(&shim.engine, &shim.images, &known.image.id);
+        accounts.await?
+    } else {
+        Accounts::default()
+    };
+    Identity::resolve(&context, image_user, &accounts)
+}
+
+/// The pod's cgroup in the engine's notation: the one in the request, else the sandbox's.
+fn pod_cgroup(
+    engine: &Connection,
+    sandbox: &Sandbox,
+    pod: Option<LinuxPodSandboxConfig>,
+) -> Result<Option<String>, Error> {
+    match pod {
+        Some(pod) if !pod.cgroup_parent.is_empty() => {
+            cgroup_parent(engine.info.cgroup_driver, &pod.cgroup_parent)
+        }
+        _ => Ok(Some(sandbox.cgroup_parent.clone()).filter(|parent| !parent.is_empty())),
+    }
+}
+
+/// The full id of the container whose PID namespace is joined, if any.
+fn find_target(
+    shim: &Shim,
+    sandbox: &Sandbox,
+    context: Option<&LinuxContainerSecurityContext>,
+) -> Result<Option<String>, Error> {
     const FIELD: &str = "config.linux.security_context.namespace_options.target_id";
+    let options = context.and_then(|context| context.namespace_options.as_ref());
+    let Some(options) = options.filter(|options| options.pid() == NamespaceMode::Target) else {
+        return Ok(None);
+    };
+    let id = options.target_id.as_str();
     let target = shim.model.snapshot().container(id);
     let target = target.map_err(|error| match error {
         LookupError::Missing => Error::invalid(FIELD, format!("no such container: {id:?}")),
@@ -302,7 +341,7 @@ fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error
     if target.sandbox_id != sandbox.id() {
         return Err(Error::invalid(FIELD, format!("{id:?} is in another pod")));
     }
-    Ok(target.id().to_owned())
+    Ok(Some(target.id().to_owned()))
 }
 
 /// The log driver's configuration: json-file regardless of the engine's default, because the shim
