@@ -26,6 +26,7 @@ pub mod connections;
 mod dial;
 mod handshake;
 mod idle;
+mod negotiated_session;
 mod port_forward;
 mod proxy;
 mod remote_command;

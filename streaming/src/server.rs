@@ -9,11 +9,8 @@ use std::{
 };
 
 use hyper::{
-    Method, StatusCode,
-    body::Incoming,
-    server::conn::http1,
-    service::service_fn,
-    upgrade::{OnUpgrade, Upgraded},
+    Method, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
+    upgrade::OnUpgrade,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
@@ -22,19 +19,15 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tokio_rustls::{TlsAcceptor, rustls};
-use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Attach, Exec, RequestedStreams, Runtime,
+    Attach, Exec, Runtime,
     bound::Bound,
     connections::{ConnectionLimiter, ConnectionLimits, ConnectionSlot},
     handshake::{self, HandshakeResponse},
-    port_forward,
-    remote_command::{SPDY_PROTOCOLS, Session, Subprotocol, Version},
-    status::Status,
+    negotiated_session::{CommandRequest, NegotiatedSession, SessionTimeouts},
     token::{TokenCache, TokenError},
-    websocket,
 };
 
 /// The default idle timeout of a connection, as upstream.
@@ -111,12 +104,6 @@ enum PendingRequest {
     Exec(Exec),
     Attach(Attach),
     PortForward(String, Vec<u16>),
-}
-
-/// A command; its kind decides on the status at its end.
-enum CommandRequest {
-    Exec(Exec),
-    Attach(Attach),
 }
 
 // === impl Config ===
@@ -325,7 +312,17 @@ impl<R: Runtime> Server<R> {
             return;
         };
         match upgrade.await {
-            Ok(io) => self.session(TokioIo::new(io), negotiated).await,
+            Ok(io) => {
+                let timeouts = SessionTimeouts {
+                    idle: self.config.idle_timeout,
+                    creation: self.config.creation_timeout,
+                };
+                let gone = self.stop.child_token();
+                let runtime = Arc::clone(&self.runtime);
+                negotiated
+                    .run(TokioIo::new(io), runtime, timeouts, gone)
+                    .await;
+            }
             Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
         }
     }
@@ -356,93 +353,18 @@ impl<R: Runtime> Server<R> {
         let websocket = handshake::is_websocket(&request.headers);
         let (answer, negotiated) = match (verb, pending) {
             ("exec", PendingRequest::Exec(exec)) => {
-                command(&request, websocket, CommandRequest::Exec(exec))?
+                NegotiatedSession::command(&request, websocket, CommandRequest::Exec(exec))?
             }
             ("attach", PendingRequest::Attach(attach)) => {
-                command(&request, websocket, CommandRequest::Attach(attach))?
+                NegotiatedSession::command(&request, websocket, CommandRequest::Attach(attach))?
             }
-            ("portforward", PendingRequest::PortForward(sandbox_id, ports)) if websocket => {
-                let (protocol, answer) =
-                    handshake::websocket(&request, port_forward::Subprotocol::parse)?;
-                let negotiated = NegotiatedSession::ForwardWebSocket(protocol, sandbox_id, ports);
-                (answer, negotiated)
-            }
-            ("portforward", PendingRequest::PortForward(sandbox_id, _)) => {
-                let (_, answer) = handshake::spdy(&request, &[port_forward::PROTOCOL])?;
-                (answer, NegotiatedSession::ForwardSpdy(sandbox_id))
+            ("portforward", PendingRequest::PortForward(sandbox_id, ports)) => {
+                NegotiatedSession::port_forward(&request, websocket, sandbox_id, ports)?
             }
             _ => return Err(missing()),
         };
         Ok((answer, upgrade, negotiated))
     }
-
-    async fn session(&self, io: TokioIo<Upgraded>, negotiated: NegotiatedSession) {
-        let (idle, creation) = (self.config.idle_timeout, self.config.creation_timeout);
-        let gone = self.stop.child_token();
-        let runtime = Arc::clone(&self.runtime);
-        match negotiated {
-            NegotiatedSession::CommandSpdy(version, run) => {
-                let requested = run.requested();
-                match Session::over_spdy(io, version, requested, idle, creation, gone).await {
-                    Ok(session) => run.run(&*runtime, session).await,
-                    Err(error) => tracing::debug!(%error, "dropped a client"),
-                }
-            }
-            NegotiatedSession::CommandWebSocket(protocol, run) => {
-                let socket = open_websocket(io).await;
-                let requested = run.requested();
-                let session = Session::over_websocket(socket, protocol, requested, idle, gone);
-                run.run(&*runtime, session).await;
-            }
-            NegotiatedSession::ForwardSpdy(sandbox_id) => {
-                port_forward::over_spdy(io, runtime, sandbox_id, idle, creation, gone).await;
-            }
-            NegotiatedSession::ForwardWebSocket(
-                port_forward::Subprotocol::Tunnel,
-                sandbox_id,
-                _,
-            ) => {
-                let io = websocket::Tunnel::new(open_websocket(io).await);
-                port_forward::over_spdy(io, runtime, sandbox_id, idle, creation, gone).await;
-            }
-            NegotiatedSession::ForwardWebSocket(
-                port_forward::Subprotocol::Channels { base64 },
-                sandbox_id,
-                ports,
-            ) => {
-                let socket = open_websocket(io).await;
-                port_forward::over_websocket(
-                    socket, base64, runtime, sandbox_id, ports, idle, gone,
-                )
-                .await;
-            }
-        }
-    }
-}
-
-/// The negotiated protocol and its request.
-enum NegotiatedSession {
-    CommandSpdy(Version, CommandRequest),
-    CommandWebSocket(Subprotocol, CommandRequest),
-    ForwardSpdy(String),
-    ForwardWebSocket(port_forward::Subprotocol, String, Vec<u16>),
-}
-
-fn command(
-    request: &hyper::http::request::Parts,
-    websocket: bool,
-    command: CommandRequest,
-) -> Result<(HandshakeResponse, NegotiatedSession), Box<HandshakeResponse>> {
-    if websocket {
-        let (protocol, answer) = handshake::websocket(request, Subprotocol::parse)?;
-        return Ok((
-            answer,
-            NegotiatedSession::CommandWebSocket(protocol, command),
-        ));
-    }
-    let (protocol, answer) = handshake::spdy(request, &SPDY_PROTOCOLS)?;
-    let version = Version::of_spdy(protocol);
-    Ok((answer, NegotiatedSession::CommandSpdy(version, command)))
 }
 
 /// Enables TCP keep-alive, as Go's servers do, to detect clients whose machine or network is gone.
@@ -455,13 +377,6 @@ fn keep_alive(socket: &TcpStream) {
     }
 }
 
-async fn open_websocket<T>(io: T) -> WebSocketStream<T>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
-    WebSocketStream::from_raw_socket(io, Role::Server, Some(websocket::config())).await
-}
-
 /// Replaces an unspecified address with the loopback address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
@@ -470,32 +385,4 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
-}
-
-// === impl CommandRequest ===
-
-impl CommandRequest {
-    fn requested(&self) -> RequestedStreams {
-        match self {
-            Self::Exec(exec) => exec.requested,
-            Self::Attach(attach) => attach.requested,
-        }
-    }
-
-    async fn run<R: Runtime>(self, runtime: &R, mut session: Session) {
-        let Some(streams) = session.take_streams() else {
-            return;
-        };
-        let status = match self {
-            Self::Exec(exec) => match runtime.exec(exec, streams).await {
-                Ok(exit) => Status::exited(exit),
-                Err(error) => Status::failed("executing command in", &error),
-            },
-            Self::Attach(attach) => match runtime.attach(attach, streams).await {
-                Ok(()) => Status::success(),
-                Err(error) => Status::failed("attaching to", &error),
-            },
-        };
-        session.finish(&status).await;
-    }
 }
