@@ -17,6 +17,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::clock;
+use kubelet_pod_spec::json;
 use kubelet_server::socket_path;
 use serde::Deserialize;
 use serde_json::Value;
@@ -139,7 +140,7 @@ pub(crate) async fn pods(root_dir: &Path) -> Result<Vec<Pod>, StatusError> {
     };
     let stream = connect(root_dir).await?;
     let body = get_pods(stream, "localhost").await.map_err(answer)?;
-    let list: PodList = serde_json::from_slice(&body).map_err(|error| answer(error.to_string()))?;
+    let list: PodList = json::from_slice(&body).map_err(|error| answer(error.to_string()))?;
     Ok(list.items)
 }
 
@@ -209,13 +210,13 @@ fn print(body: &[u8], options: &StatusOptions) -> Result<String, serde_json::Err
             .is_none_or(|wanted| namespace == Some(wanted))
     };
     if options.output == OutputFormat::Json {
-        let mut list: Value = serde_json::from_slice(body)?;
+        let mut list: Value = json::from_slice(body)?;
         if let Some(items) = list["items"].as_array_mut() {
             items.retain(|pod| wanted(pod["metadata"]["namespace"].as_str()));
         }
         return serde_json::to_string_pretty(&list).map(|text| text + "\n");
     }
-    let mut pods = serde_json::from_slice::<PodList>(body)?.items;
+    let mut pods = json::from_slice::<PodList>(body)?.items;
     pods.retain(|pod| wanted(pod.metadata.namespace.as_deref()));
     Ok(table::table(
         &mut pods,

@@ -11,6 +11,7 @@ use hyper::{
     body::Body,
     header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
+use kubelet_pod_spec::json::from_slice;
 use serde_json::{Map, Value, json};
 use tower::{BoxError, Service};
 
@@ -64,7 +65,7 @@ where
         Ok(text) => text.to_bytes(),
         Err(_) => Bytes::new(),
     };
-    let mut status = match serde_json::from_slice(&text) {
+    let mut status = match from_slice(&text) {
         Ok(Value::Object(status)) if status.get("kind") == Some(&json!("Status")) => status,
         _ => {
             let message = String::from_utf8_lossy(&text);

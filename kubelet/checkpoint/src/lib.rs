@@ -28,7 +28,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kubelet_host::repeatable::blocking;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
-    known_status,
+    json, known_status,
 };
 use parking_lot::Mutex;
 use retry_delay::RetryDelay;
@@ -256,9 +256,7 @@ impl Checkpoint {
     ) -> Result<Option<K>, StoreError> {
         // A pending write is newer than the file.
         if let Some(due) = self.state.lock().due(entry) {
-            return Ok(due
-                .as_ref()
-                .and_then(|text| serde_json::from_slice(text).ok()));
+            return Ok(due.as_ref().and_then(|text| json::from_slice(text).ok()));
         }
         let path = entry.path(self.store.dir());
         let (store, entry) = (Arc::clone(&self.store), entry.clone());

@@ -14,6 +14,7 @@ use std::{
 };
 
 use atomic_file::Durability;
+use kubelet_pod_spec::json;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -235,7 +236,7 @@ impl Store {
         let Some(text) = self.read(entry)? else {
             return Ok(None);
         };
-        match serde_json::from_slice(&text) {
+        match json::from_slice(&text) {
             Ok(object) => Ok(Some(object)),
             Err(error) => Err(StoreError::Corrupt {
                 path: entry.path(&self.dir),

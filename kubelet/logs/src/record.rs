@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
+use kubelet_pod_spec::json::from_slice;
 use serde::Deserialize;
 
 /// The stream that a container wrote to.
@@ -110,7 +111,7 @@ pub(super) fn cri_head(line: &[u8]) -> Option<(Head, &[u8])> {
 }
 
 fn json(line: &[u8]) -> Option<Record<'_>> {
-    let line: JsonLine<'_> = serde_json::from_slice(line).ok()?;
+    let line: JsonLine<'_> = from_slice(line).ok()?;
     let head = Head {
         at: line.time.parse().ok()?,
         written_at: line.time.into_owned(),

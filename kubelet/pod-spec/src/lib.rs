@@ -11,6 +11,7 @@ pub mod expansion;
 pub mod field;
 pub mod field_ref;
 pub mod identity;
+pub mod json;
 pub mod known_status;
 pub mod manifest;
 pub mod names;

@@ -3,7 +3,10 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
 
-use super::yaml::{self, DuplicateKeys, SyntaxError};
+use super::{
+    json,
+    yaml::{self, DuplicateKeys, SyntaxError},
+};
 use crate::field::FieldError;
 
 /// Why a manifest is rejected.
@@ -164,11 +167,10 @@ fn decode_pod(
         fields.insert("apiVersion".to_owned(), "v1".into());
         fields.insert("kind".to_owned(), "Pod".into());
     }
-    let pod: Pod =
-        serde_path_to_error::deserialize(&object).map_err(|error| ManifestError::Type {
-            field: format!("{place}{}", error.path()),
-            message: error.inner().to_string(),
-        })?;
+    let pod: Pod = json::from_value(&object).map_err(|error| ManifestError::Type {
+        field: format!("{place}{}", error.path),
+        message: error.message,
+    })?;
     if let Ok(known) = serde_json::to_value(&pod) {
         let mut unknown = Vec::new();
         unknown_fields(&object, &known, "", &mut unknown);

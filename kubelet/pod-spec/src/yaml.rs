@@ -4,6 +4,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
+use super::json::{self, TypeError};
+
+mod positions;
+
 /// Maximum nesting depth of a document. Each level takes stack, and a runtime thread has 2 MiB:
 /// twice this depth is too much for unoptimised code.
 const MAX_DEPTH: usize = 64;
@@ -40,29 +44,27 @@ pub enum DuplicateKeys {
     LastWins,
 }
 
-/// Parses one document into a type.
+/// Parses one document into a type. As in Go, a field without a value is unset.
 ///
 /// # Errors
 /// A syntax error, an unknown or duplicate field, or a value of the wrong type.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, SyntaxError> {
-    let mut path = None;
-    serde_saphyr::with_deserializer_from_str_with_options(
-        text,
-        options(DuplicateKeys::Refuse),
-        |deserializer| {
-            serde_path_to_error::deserialize(deserializer).map_err(|error| {
-                path = Some(error.path().to_string());
-                error.into_inner()
-            })
-        },
-    )
-    .map_err(|error| {
-        let mut error = syntax_error(&error);
-        if let Some(path) = path.filter(|path| !error.names_field && path != ".") {
-            error.message = format!("{path}: {}", error.message);
+    let mut document = serde_saphyr::from_str_with_options(text, options(DuplicateKeys::Refuse))
+        .map_err(|error| syntax_error(&error))?;
+    remove_nulls(&mut document);
+    json::from_value(&document).map_err(|error| error_in_field(text, &error))
+}
+
+/// Removes fields without a value from all objects.
+pub fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
         }
-        error
-    })
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
 }
 
 /// Parses all documents of a text; empty ones are left out.
@@ -104,15 +106,6 @@ fn syntax_error(error: &Error) -> SyntaxError {
         .location()
         .map_or((0, 0), |at| (at.line(), at.column()));
     let message = match error {
-        Error::SerdeUnknownField {
-            field, expected, ..
-        } => match expected
-            .iter()
-            .find(|known| known.eq_ignore_ascii_case(field))
-        {
-            Some(known) => format!("unknown field {field:?}; did you mean {known:?}?"),
-            None => format!("unknown field {field:?}"),
-        },
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("duplicate field {key:?}")
         }
@@ -124,11 +117,35 @@ fn syntax_error(error: &Error) -> SyntaxError {
         column,
         message,
         duplicate_key: matches!(error, Error::DuplicateMappingKey { .. }),
-        names_field: matches!(
-            error,
-            Error::DuplicateMappingKey { .. } | Error::SerdeUnknownField { .. }
-        ),
+        names_field: matches!(error, Error::DuplicateMappingKey { .. }),
     }
+}
+
+/// The error of a field that does not fit its type, with its position in the text.
+fn error_in_field(text: &str, error: &TypeError) -> SyntaxError {
+    let (line, column) = positions::find(text, &error.path).unwrap_or_default();
+    let unknown = unknown_field(&error.message);
+    SyntaxError {
+        line,
+        column,
+        names_field: unknown.is_some(),
+        message: unknown.unwrap_or_else(|| error.to_string()),
+        duplicate_key: false,
+    }
+}
+
+/// The error of an unknown field, with the field that was probably meant instead of all known
+/// ones.
+fn unknown_field(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("unknown field ")?;
+    let mut names = rest.split('`').skip(1).step_by(2);
+    let field = names.next()?;
+    Some(
+        match names.find(|known| known.eq_ignore_ascii_case(field)) {
+            Some(known) => format!("unknown field {field:?}; did you mean {known:?}?"),
+            None => format!("unknown field {field:?}"),
+        },
+    )
 }
 
 /// The first line of a message without the position, which is reported separately.
@@ -180,6 +197,73 @@ mod tests {
         assert_eq!(
             documents("a: 1\na: 2\n", DuplicateKeys::LastWins).unwrap(),
             [json!({"a": 2})]
+        );
+    }
+
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+    struct Config {
+        max_pods: u32,
+        nested: Vec<Config>,
+    }
+
+    impl Default for Config {
+        fn default() -> Self {
+            Self {
+                max_pods: 110,
+                nested: Vec::new(),
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_fields_have_a_position() {
+        for (text, error) in [
+            (
+                "maxPods: 1\nnested:\n- maxPods: [x]\n",
+                "line 3, column 3: nested[0].maxPods: invalid type: sequence, expected u32",
+            ),
+            (
+                "maxPods: 1\nnested: [{}, {maxpods: 1}]\n",
+                "line 2, column 15: unknown field \"maxpods\"; did you mean \"maxPods\"?",
+            ),
+            (
+                "nested:\n- nested:\n  - other: 1\n",
+                "line 3, column 5: unknown field \"other\"",
+            ),
+            (
+                "a: &a {maxPods: -1}\n",
+                "line 1, column 1: unknown field \"a\"",
+            ),
+            (
+                "nested:\n- {nested: [{maxPods: 1}]}\n- maxPods: 2\n  nested: &x\n  - maxPods: a\nother: *x\n",
+                "line 5, column 5: nested[1].nested[0].maxPods: invalid type: string \"a\", expected u32",
+            ),
+            (
+                "# nothing\n1\n",
+                "line 2, column 1: .: invalid type: integer `1`, expected struct Config",
+            ),
+        ] {
+            let found = from_str::<Config>(text).unwrap_err();
+            assert_eq!(found.to_string(), error);
+            assert_eq!(found.is_of_a_field(), error.contains("unknown field"));
+        }
+    }
+
+    #[test]
+    fn a_field_without_a_value_is_unset() {
+        let config: Config = from_str("maxPods:\nnested:\n- maxPods: null\n").unwrap();
+        assert_eq!(config.max_pods, 110);
+        assert_eq!(config.nested, [Config::default()]);
+    }
+
+    #[test]
+    fn the_position_in_a_deep_document_is_found() {
+        let deep = format!("deep: {}{}", "[".repeat(62), "]".repeat(62));
+        let error = from_str::<Config>(&deep).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "line 1, column 1: unknown field \"deep\""
         );
     }
 

@@ -5,9 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kubelet_pod_spec::yaml::{self, DuplicateKeys};
+use kubelet_pod_spec::{
+    json::{self, Segment},
+    yaml::{self, DuplicateKeys},
+};
 use serde_json::Value;
-use serde_path_to_error::Segment;
 
 use super::{
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
@@ -39,6 +41,7 @@ pub(super) fn main_file(path: &Path) -> Result<(Value, Option<String>), Settings
         source,
     };
     let mut value = document(path, &text, DuplicateKeys::LastWins)?;
+    yaml::remove_nulls(&mut value);
     let mut warning = None;
     if let Err(first) = yaml::from_str::<KubeletConfiguration>(&text) {
         if !first.is_of_a_field() {
@@ -69,7 +72,7 @@ pub(super) fn main_file(path: &Path) -> Result<(Value, Option<String>), Settings
 pub(super) fn drop_in(path: &Path) -> Result<Value, SettingsError> {
     let text = read(path, "the drop-in file")?;
     let mut value = document(path, &text, DuplicateKeys::Refuse)?;
-    // For the errors only: parsed directly into the type, they have line and column.
+    // For the errors only, which have line and column.
     yaml::from_str::<KubeletConfiguration>(&text).map_err(|source| SettingsError::Parse {
         path: path.to_owned(),
         source,
@@ -121,41 +124,24 @@ fn make_absolute(path: &Path, value: &mut Value) {
 /// Removes unknown fields; returns their paths.
 fn remove_unknown(value: &mut Value) -> Result<Vec<String>, SettingsError> {
     let mut removed = Vec::new();
-    loop {
-        let read = serde_path_to_error::deserialize::<_, KubeletConfiguration>(&*value);
-        let Err(error) = read else {
-            return Ok(removed);
+    while let Err(error) = json::from_value::<KubeletConfiguration>(value) {
+        let field = error.path.to_string();
+        let gone = match error.path.split_last() {
+            Some((object, Segment::Field(name))) if error.message.starts_with("unknown field ") => {
+                let object = object.find_mut(value).and_then(Value::as_object_mut);
+                object.and_then(|object| object.remove(&name))
+            }
+            _ => None,
         };
-        let type_error = || SettingsError::Type {
-            field: error.path().to_string(),
-            message: error.inner().to_string(),
-        };
-        let message = error.inner().to_string();
-        let field = message.strip_prefix("unknown field `");
-        let field = field.and_then(|rest| rest.split('`').next());
-        let field = field.ok_or_else(type_error)?;
-        // The error's path ends with the field or with the object that contains it.
-        let mut segments: Vec<&Segment> = error.path().iter().collect();
-        if matches!(segments.last(), Some(Segment::Map { key }) if key == field) {
-            segments.pop();
-        }
-        let holder = segments
-            .iter()
-            .try_fold(&mut *value, |value, segment| match segment {
-                Segment::Seq { index } => value.get_mut(index),
-                Segment::Map { key } => value.get_mut(key),
-                Segment::Enum { .. } | Segment::Unknown => None,
+        if gone.is_none() {
+            return Err(SettingsError::Type {
+                field,
+                message: error.message,
             });
-        let gone = holder
-            .and_then(Value::as_object_mut)
-            .and_then(|object| object.remove(field));
-        gone.ok_or_else(type_error)?;
-        let holder: String = segments
-            .iter()
-            .map(|segment| format!("{segment}."))
-            .collect();
-        removed.push(format!("{holder}{field}"));
+        }
+        removed.push(field);
     }
+    Ok(removed)
 }
 
 /// The `.conf` files below a directory, recursively, sorted by path.

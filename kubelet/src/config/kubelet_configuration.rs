@@ -4,11 +4,14 @@
 //! As upstream, a field whose zero value means "not set" has a plain type, and a field where zero
 //! is a valid value is an `Option`; [`super::kubelet_defaults`] sets the defaults of both.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use go_duration::GoDuration;
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::api::resource::Quantity};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Unexpected, Visitor},
+};
 
 /// The supported group and version.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -259,22 +262,34 @@ pub struct FlushFrequency(GoDuration);
 
 impl<'de> Deserialize<'de> for FlushFrequency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Nanoseconds(i64),
-            Duration(String),
+        deserializer.deserialize_any(FlushFrequencyVisitor)
+    }
+}
+
+struct FlushFrequencyVisitor;
+
+impl Visitor<'_> for FlushFrequencyVisitor {
+    type Value = FlushFrequency;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration like \"5s\", or nanoseconds")
+    }
+
+    fn visit_u64<E: de::Error>(self, nanos: u64) -> Result<FlushFrequency, E> {
+        i64::try_from(nanos)
+            .map(|nanos| FlushFrequency(GoDuration::from_nanos(nanos)))
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(nanos), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, nanos: i64) -> Result<FlushFrequency, E> {
+        match u64::try_from(nanos) {
+            Ok(nanos) => self.visit_u64(nanos),
+            Err(_) => Err(E::custom("must not be negative")),
         }
-        match Either::deserialize(deserializer)? {
-            Either::Nanoseconds(nanos) if nanos < 0 => {
-                Err(D::Error::custom("must not be negative"))
-            }
-            Either::Nanoseconds(nanos) => Ok(Self(GoDuration::from_nanos(nanos))),
-            Either::Duration(text) => text
-                .parse::<GoDuration>()
-                .map(Self)
-                .map_err(D::Error::custom),
-        }
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<FlushFrequency, E> {
+        text.parse().map(FlushFrequency).map_err(E::custom)
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use kubelet_cri_client::CriOptions;
 use kubelet_host::{local_node::LocalNode, selinux::SeLinux};
-use kubelet_pod_spec::names;
+use kubelet_pod_spec::{json, names};
 use kubelet_runtime::{
     RuntimeOptions,
     dns::DnsOptions,
@@ -185,9 +185,9 @@ fn read_files(flags: &Flags, warnings: &mut Vec<String>) -> Result<Value, Settin
 /// The configuration in `merged`, with defaults. All faults are reported at once.
 fn validated(merged: &Value) -> Result<KubeletConfiguration, SettingsError> {
     let mut config: KubeletConfiguration =
-        serde_path_to_error::deserialize(merged).map_err(|error| SettingsError::Type {
-            field: error.path().to_string(),
-            message: error.inner().to_string(),
+        json::from_value(merged).map_err(|error| SettingsError::Type {
+            field: error.path.to_string(),
+            message: error.message,
         })?;
     set_defaults(&mut config);
     let mut faults = validate(&config);

@@ -7,6 +7,7 @@ use base64::{
     alphabet::STANDARD,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
+use kubelet_pod_spec::json;
 use serde::Deserialize;
 
 use super::Credential;
@@ -72,7 +73,7 @@ pub fn from_dockercfg(bytes: &[u8]) -> Result<DockerConfig, DockerConfigError> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DockerConfigError> {
-    serde_json::from_slice(bytes).map_err(|error| DockerConfigError::Json {
+    json::from_slice(bytes).map_err(|error| DockerConfigError::Json {
         line: error.line(),
         column: error.column(),
     })

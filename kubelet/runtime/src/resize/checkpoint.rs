@@ -11,7 +11,7 @@ use std::{
 use atomic_file::Durability;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kubelet_host::repeatable::blocking;
-use kubelet_pod_spec::identity::PodUid;
+use kubelet_pod_spec::{identity::PodUid, json};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -36,7 +36,7 @@ pub(super) struct Checkpoint {
 /// The checkpoint in a pod's directory, if there is a valid one.
 fn read_in(pod_dir: &Path) -> Option<Checkpoint> {
     let read = match fs::read(pod_dir.join(FILE)) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::from),
+        Ok(bytes) => json::from_slice(&bytes).map_err(io::Error::from),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => Err(error),
     };

@@ -149,7 +149,10 @@ fn faults_of_a_file_name_file_line_and_field() {
     for (body, parts) in [
         (
             "syncFrequency: 10\n",
-            &["line 3", "syncFrequency: \"10\" is not a duration"][..],
+            &[
+                "line 3",
+                "syncFrequency: invalid type: integer `10`, expected a duration like \"1m30s\"",
+            ][..],
         ),
         (
             "maxpods: 5\nsyncFrequency: 10\n",
@@ -191,7 +194,7 @@ fn fields_that_are_not_known_are_passed_over_in_the_file_and_refused_in_drop_ins
             "maxPods: 6\nlogging: {colour: x}\nregisterWithTaints: [{key: a, effect: NoSchedule}]\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1, of: 2}]\n",
             &[
                 "line 4",
-                "unknown fields: logging.colour, shutdownGracePeriodByPodPriority.[0].of",
+                "unknown fields: logging.colour, shutdownGracePeriodByPodPriority[0].of",
             ],
         ),
         (

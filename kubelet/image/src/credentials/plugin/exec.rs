@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
 
 use go_duration::GoDuration;
+use kubelet_pod_spec::json::from_slice;
 use serde::{Deserialize, Serialize};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
@@ -158,7 +159,7 @@ pub(super) async fn exec(
 fn response(program: &str, version: &str, json: &[u8]) -> Result<Response, ExecError> {
     let program = || program.to_owned();
     let invalid = |_| ExecError::Response { program: program() };
-    let meta: TypeMeta = serde_json::from_slice(json).map_err(invalid)?;
+    let meta: TypeMeta = from_slice(json).map_err(invalid)?;
     if meta.api_version != version {
         return Err(ExecError::ApiVersion {
             program: program(),
@@ -166,7 +167,7 @@ fn response(program: &str, version: &str, json: &[u8]) -> Result<Response, ExecE
             expected: version.to_owned(),
         });
     }
-    let answer: ResponseJson = serde_json::from_slice(json).map_err(invalid)?;
+    let answer: ResponseJson = from_slice(json).map_err(invalid)?;
     if answer.kind != "CredentialProviderResponse" {
         return Err(ExecError::Response { program: program() });
     }
