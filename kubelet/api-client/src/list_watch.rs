@@ -1,13 +1,12 @@
 //! Lists and watches objects of the API server. A watch resumes where the last one ended; objects
 //! are listed again if the server no longer has the changes since then.
 
-use std::{fmt, pin::Pin, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
-use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Resource,
-    api::{ListParams, WatchEvent, WatchParams},
-    core::Status,
+    api::{ListParams, WatchParams},
+    core::Request,
 };
 use kubelet_host::repeatable;
 use kubelet_pacing::backoff::jittered;
@@ -17,6 +16,9 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::request::{ApiError, ask};
+use watch_events::{EventError, Line, WatchEvent, WatchEvents};
+
+mod watch_events;
 
 /// First and longest delay after a failure, and the time without failures after which the first
 /// delay applies again; all as upstream.
@@ -86,7 +88,8 @@ enum ListWatchState<K> {
 
 struct OpenWatch<K> {
     version: String,
-    events: Pin<Box<dyn Stream<Item = Result<WatchEvent<K>, kube::Error>> + Send>>,
+    events: WatchEvents,
+    kind: PhantomData<fn() -> K>,
     begun: Instant,
     deadline: Instant,
     heard: bool,
@@ -99,7 +102,7 @@ enum Step<K> {
     /// No change; the watch continues.
     Nothing,
     /// The event cannot be parsed. The watch continues for the other objects.
-    Unreadable(kube::Error),
+    Unreadable(EventError),
     /// The watch has ended and resumes.
     Ended,
     /// The watch has ended and cannot resume; the objects are listed again.
@@ -231,13 +234,14 @@ where
         if !self.field_selector.is_empty() {
             params = params.fields(&self.field_selector);
         }
-        match ask(self.api.watch(&params, &version)).await {
+        match ask(events(&self.api, &params, &version)).await {
             Ok(events) => {
                 let begun = Instant::now();
                 self.complaint = None;
                 self.state = ListWatchState::Watching(OpenWatch {
                     version,
-                    events: Box::pin(events),
+                    events,
+                    kind: PhantomData,
                     begun,
                     deadline: begun + Duration::from_secs(u64::from(seconds)) + WATCH_GRACE,
                     heard: false,
@@ -301,34 +305,64 @@ where
     }
 }
 
-impl<K: Resource> OpenWatch<K> {
+/// Opens a watch from a resource version.
+async fn events<K: Resource + Clone>(
+    api: &Api<K>,
+    params: &WatchParams,
+    version: &str,
+) -> Result<WatchEvents, kube::Error> {
+    let request = Request::new(api.resource_url())
+        .watch(params, version)
+        .map_err(kube::Error::BuildRequest)?;
+    let client = api.clone().into_client();
+    Ok(WatchEvents::new(client.request_stream(request).await?))
+}
+
+impl<K: Resource + DeserializeOwned> OpenWatch<K> {
     async fn next(&mut self) -> Step<K> {
         let next = tokio::time::timeout_at(self.deadline, self.events.next());
-        let Ok(event) = next.await else {
-            return Step::Ended;
+        let line = match next.await {
+            Ok(Ok(line)) => line,
+            Ok(Err(error)) => return failed(kube::Error::ReadEvents(error)),
+            Err(_) => return Step::Ended,
         };
-        let too_short = !self.heard && self.begun.elapsed() < SHORT_WATCH;
-        self.heard = true;
-        match event {
-            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+        if let Some(step) = line.and_then(|line| self.step(line)) {
+            // A server that answers with something else than events is not heard.
+            self.heard |= matches!(step, Step::Changed(_) | Step::Nothing);
+            return step;
+        }
+        if !self.heard && self.begun.elapsed() < SHORT_WATCH {
+            let cause = std::io::ErrorKind::UnexpectedEof.into();
+            return failed(kube::Error::ReadEvents(cause));
+        }
+        Step::Ended
+    }
+
+    /// The result of an event; `None` if the end of the response cut it off.
+    fn step(&mut self, line: Line) -> Option<Step<K>> {
+        let text = match line.text {
+            Ok(text) => text,
+            Err(error) => return Some(Step::Unreadable(error)),
+        };
+        match WatchEvent::parse(&text) {
+            Ok(WatchEvent::Updated(object)) => {
                 self.reached(&object);
-                Step::Changed(ObjectChange::Updated(object))
+                Some(Step::Changed(ObjectChange::Updated(object)))
             }
-            Some(Ok(WatchEvent::Deleted(object))) => {
+            Ok(WatchEvent::Deleted(object)) => {
                 self.reached(&object);
-                Step::Changed(ObjectChange::Deleted(object))
+                Some(Step::Changed(ObjectChange::Deleted(object)))
             }
-            Some(Ok(WatchEvent::Bookmark(bookmark))) => {
-                self.version = bookmark.metadata.resource_version;
-                Step::Nothing
+            Ok(WatchEvent::Bookmark(version)) => {
+                self.version = version;
+                Some(Step::Nothing)
             }
-            Some(Ok(WatchEvent::Error(status))) => failed(kube::Error::Api(status)),
-            Some(Err(error)) if is_unreadable(&error) => Step::Unreadable(error),
-            Some(Err(error)) => failed(error),
-            None if too_short => Step::Failed(ApiError::Unreachable(kube::Error::ReadEvents(
-                std::io::ErrorKind::UnexpectedEof.into(),
-            ))),
-            None => Step::Ended,
+            Ok(WatchEvent::Error(status)) => Some(failed(kube::Error::Api(status))),
+            Err(error) if error.is_eof() && line.is_last => None,
+            Err(error) => Some(match watch_events::bare_status(&text) {
+                Some(status) => failed(kube::Error::Api(status)),
+                None => Step::Unreadable(error.into()),
+            }),
         }
     }
 
@@ -345,16 +379,6 @@ fn failed<K>(error: kube::Error) -> Step<K> {
     match ApiError::from(error) {
         error if error.is_expired() => Step::Expired,
         error => Step::Failed(error),
-    }
-}
-
-/// Whether an error concerns a single event. kube parses anything that is not an event as a status,
-/// all of whose fields are optional.
-fn is_unreadable(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::SerdeError(_) => true,
-        kube::Error::Api(status) => **status == Status::default(),
-        _ => false,
     }
 }
 
