@@ -6,9 +6,11 @@ use std::{
     cell::Cell,
     hash::{BuildHasher as _, RandomState},
     marker::PhantomData,
+    sync::Arc,
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::{task::JoinError, time::Instant};
 use tracing::Span;
 
@@ -86,16 +88,26 @@ pub(crate) fn is_repeatable() -> bool {
 ///
 /// # Errors
 /// The work panicked.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the place where blocking work is started"
-)]
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     if is_repeatable() {
         return Ok(work());
     }
+    let result = Arc::new(Mutex::new(None));
+    let slot = Arc::clone(&result);
+    // One type of work for all callers: each further one adds a copy of the runtime's tasks to
+    // the binary.
+    on_another_thread(Box::new(move || *slot.lock() = Some(work()))).await?;
+    let result = result.lock().take();
+    Ok(result.unwrap_or_else(|| unreachable!("the work has set its result")))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the place where blocking work is started"
+)]
+async fn on_another_thread(work: Box<dyn FnOnce() + Send>) -> Result<(), JoinError> {
     let token = file_work::token();
     let span = Span::current();
     let work = move || {
@@ -107,6 +119,7 @@ pub async fn blocking<T: Send + 'static>(
 
 /// Runs blocking work like [`blocking`], without waiting for its end.
 pub fn blocking_detached(work: impl FnOnce() + Send + 'static) {
+    let work: Box<dyn FnOnce() + Send> = Box::new(work);
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) if !is_repeatable() => {
             let span = Span::current();
