@@ -100,9 +100,7 @@ impl Cluster {
     /// A file or the checkpoint is unusable, and why.
     pub async fn join(options: ClusterOptions, node_name: &str) -> Result<Self, ClusterError> {
         let (server, keeper) = join(&options.identity, node_name).await?;
-        let client = server
-            .client(Some(options.rate_limit))
-            .map_err(JoinError::from)?;
+        let client = server.client(Some(options.rate_limit));
         let (events, queue) = EventRecorder::new(node_name);
         let checkpoint = match &options.checkpoint {
             Some(options) => Some(Arc::new(Checkpoint::open(options, node_name).await?)),
@@ -209,9 +207,9 @@ impl Cluster {
     ) -> Result<ClusterDependencies, JoinError> {
         // Frequent callers of the node's API must not delay its own requests, nor events the others,
         // and nothing delays heartbeats: each has a client with a rate limit of its own, or none.
-        let reviews = ApiServerReviews::new(self.server.client(Some(self.options.rate_limit))?);
-        let heartbeat = self.server.client(None)?;
-        let event_client = self.server.client(self.options.event_rate_limit)?;
+        let reviews = ApiServerReviews::new(self.server.client(Some(self.options.rate_limit)));
+        let heartbeat = self.server.client(None);
+        let event_client = self.server.client(self.options.event_rate_limit);
         let mut metrics = self.metrics();
         if let Some(checkpoint) = self.checkpoint {
             let node = self.watch.subscribe();

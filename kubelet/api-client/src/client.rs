@@ -5,21 +5,30 @@
 
 use std::{sync::Arc, time::Duration};
 
-use hyper::header::{HeaderValue, USER_AGENT};
+use hyper::Uri;
 use kube::{
     Client,
-    client::{ClientBuilder, ConfigExt as _},
+    client::{ClientBuilder, middleware::BaseUriLayer},
 };
-use kubelet_host::{repeatable::blocking, version};
+use kubelet_host::repeatable::blocking;
+use kubelet_http::{
+    roots::{Roots, RootsError},
+    unverified,
+};
 use kubelet_pacing::token_bucket::TokenBucket;
 use tokio::time;
-use tokio_rustls::rustls::pki_types::{InvalidDnsNameError, ServerName};
+use tokio_rustls::rustls::{
+    self, ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
 use tokio_util::sync::CancellationToken;
-use tower::{Layer as _, util::option_layer};
+use tower::Layer as _;
 use tracing::{info, warn};
 
 use super::{
     connection::Connector,
+    credentials::Credentials,
     identity::{ClientIdentity, certified_key},
     kubeconfig::{ClusterAccess, KubeconfigError, PairSource},
     metrics::RestMetrics,
@@ -39,17 +48,13 @@ pub enum ClientError {
     /// The kubeconfig is unusable.
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
-    /// `tls-server-name` is not a valid server name.
-    #[error("tls-server-name {name:?}: {source}")]
-    ServerName {
-        /// The configured name.
-        name: String,
-        /// Why it is invalid.
-        source: InvalidDnsNameError,
-    },
-    /// The certificate authorities or the user's credentials cannot be loaded.
+    /// The certificate authorities of this machine, which apply if the kubeconfig has none, are
+    /// unusable.
     #[error("cannot set up the API server client: {0}")]
-    Setup(#[from] Box<kube::Error>),
+    Roots(#[from] RootsError),
+    /// TLS cannot be configured.
+    #[error("cannot set up the API server client: TLS: {0}")]
+    Tls(#[from] rustls::Error),
 }
 
 /// The rate limit of a client.
@@ -67,14 +72,14 @@ pub struct ApiServer(Arc<ApiServerInner>);
 
 #[derive(Debug)]
 struct ApiServerInner {
-    config: kube::Config,
+    url: Uri,
     identity: Arc<ClientIdentity>,
     transport: Transport,
 }
 
 impl ApiServer {
-    /// Returns the API server that a kubeconfig names, with its user's credentials. Blocks on files
-    /// and on the user's exec plugin.
+    /// Returns the API server that a kubeconfig names, with its user's credentials. Blocks on
+    /// files.
     ///
     /// # Errors
     /// The part of the kubeconfig that cannot be used.
@@ -91,50 +96,39 @@ impl ApiServer {
         access: &ClusterAccess,
         identity: Arc<ClientIdentity>,
     ) -> Result<Self, ClientError> {
-        let mut config = access.config.clone();
-        if let Ok(agent) = HeaderValue::from_str(&user_agent()) {
-            config.headers.push((USER_AGENT, agent));
-        }
-        let tls = if config.cluster_url.scheme_str() == Some("https") {
-            let mut tls = config.rustls_client_config().map_err(Box::new)?;
-            // An exec plugin alone decides on the node's identity, so the certificate it returned
-            // stays.
-            if config.auth_info.exec.is_none() {
-                tls.client_auth_cert_resolver = Arc::clone(&identity) as _;
-            }
+        // An exec plugin alone decides on the certificate that is presented.
+        let presented = match access.user.exec {
+            Some(_) => Arc::new(ClientIdentity::new(None)),
+            None => Arc::clone(&identity),
+        };
+        let credentials = Credentials::new(access, &presented);
+        let credentials = credentials.map_err(|fault| access.field_error(fault))?;
+        let tls = if access.url.scheme_str() == Some("https") {
+            let mut tls = tls(access)?;
+            tls.client_auth_cert_resolver = Arc::clone(&presented) as _;
             Some(tls)
         } else {
             None
         };
-        let server_name = config
-            .tls_server_name
-            .as_ref()
-            .filter(|name| !name.is_empty())
-            .map(|name| {
-                ServerName::try_from(name.clone()).map_err(|source| ClientError::ServerName {
-                    name: name.clone(),
-                    source,
-                })
-            })
-            .transpose()?;
-        let connector = Connector::new(tls, server_name, Arc::clone(&identity));
-        let url = config.cluster_url.to_string();
-        let host = config.cluster_url.authority().map(ToString::to_string);
+        let name = &access.cluster.tls_server_name;
+        let server_name = (!name.is_empty()).then(|| ServerName::try_from(name.clone()));
+        let server_name = server_name.transpose().map_err(|error| {
+            access.field_error(("tls-server-name", format!("{name:?}: {error}")))
+        })?;
+        let connector = Connector::new(tls, server_name, Arc::clone(&presented));
+        let host = access.url.authority().map(ToString::to_string);
         let metrics = Arc::new(RestMetrics::new(host.unwrap_or_default()));
-        let transport = Transport::new(url, connector, Arc::clone(&identity), metrics);
+        let url = access.url.to_string();
+        let transport = Transport::new(url, connector, credentials, presented, metrics);
         Ok(Self(Arc::new(ApiServerInner {
-            config,
+            url: access.url.clone(),
             identity,
             transport,
         })))
     }
 
     /// Creates a client with a rate limit, or without one if `limit` is unset.
-    ///
-    /// # Errors
-    /// The user's credentials cannot be loaded.
-    pub fn client(&self, limit: Option<RateLimit>) -> Result<Client, ClientError> {
-        let config = &self.0.config;
+    pub fn client(&self, limit: Option<RateLimit>) -> Client {
         let bucket = limit.map(|limit| {
             let or = |value, default| if value == 0 { default } else { value };
             TokenBucket::new(
@@ -143,13 +137,8 @@ impl ApiServer {
             )
         });
         let service = RateLimited::new(RetryAfterInStatus(self.0.transport.clone()), bucket);
-        let service = config
-            .extra_headers_layer()
-            .map_err(Box::new)?
-            .layer(service);
-        let service = option_layer(config.auth_layer().map_err(Box::new)?).layer(service);
-        let service = config.base_uri_layer().layer(service);
-        Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+        let service = BaseUriLayer::new(self.0.url.clone()).layer(service);
+        ClientBuilder::new(service, "default").build()
     }
 
     /// Whether the API server was unreachable at the last request.
@@ -202,10 +191,31 @@ pub async fn reload_identity(
     }
 }
 
-/// The `User-Agent` header.
-fn user_agent() -> String {
-    let arch = version::go_arch();
-    format!("kubelet/{} (linux/{arch})", version::VERSION)
+/// TLS without a client certificate. Blocks on the files of certificate authorities.
+fn tls(access: &ClusterAccess) -> Result<ClientConfig, ClientError> {
+    if access.cluster.insecure_skip_tls_verify {
+        return Ok(unverified::client_config()?);
+    }
+    let authorities = access.cluster.authorities();
+    let Some(authorities) = authorities.map_err(|fault| access.field_error(fault))? else {
+        return Ok(Roots::of_this_machine().blocking_client_config()?);
+    };
+    let invalid =
+        |error: &dyn ToString| access.field_error(("certificate-authority", error.to_string()));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&authorities) {
+        let certificate = certificate.map_err(|error| invalid(&error))?;
+        roots.add(certificate).map_err(|error| invalid(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(invalid(&"there is no certificate in PEM").into());
+    }
+    Ok(
+        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth(),
+    )
 }
 
 #[cfg(test)]

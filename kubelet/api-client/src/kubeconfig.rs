@@ -6,37 +6,53 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use kube::config::{AuthInfo, Cluster, Config, Kubeconfig};
-use serde_json::Value;
-
-use super::identity::{IdentityError, certified_key};
+use hyper::Uri;
+use kubelet_pod_spec::{
+    json::{self, TypeError},
+    yaml::{self, DuplicateKeys, SyntaxError},
+};
 use tokio_rustls::rustls::sign::CertifiedKey;
+
+pub use self::file::Cluster;
+use self::file::KubeconfigFile;
+pub(crate) use self::file::{ExecConfig, User};
+use super::identity::{IdentityError, certified_key};
+
+mod file;
 
 /// Why a kubeconfig is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// It cannot be read, is not a kubeconfig, or refers to a missing entry.
+    /// The file cannot be read.
     #[error("kubeconfig {}: {source}", path.display())]
-    Load {
+    Read {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: Box<kube::config::KubeconfigError>,
+        source: io::Error,
     },
-    /// Its cluster uses a proxy, which is not supported.
-    #[error("kubeconfig {}: proxy-url {url:?}: proxies are not supported yet", path.display())]
-    Proxy {
+    /// It is not valid YAML.
+    #[error("kubeconfig {}: {source}", path.display())]
+    Parse {
         /// The file.
         path: PathBuf,
-        /// The proxy.
-        url: String,
+        /// The position and the error.
+        source: SyntaxError,
     },
-    /// Part of its user's client certificate cannot be loaded.
+    /// A field has a value of the wrong type.
+    #[error("kubeconfig {}: {source}", path.display())]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The field and the error.
+        source: TypeError,
+    },
+    /// It refers to a missing entry, or a field of its cluster or user is unusable.
     #[error("kubeconfig {}: {field}: {message}", path.display())]
-    User {
+    Field {
         /// The file.
         path: PathBuf,
-        /// The field of the user.
+        /// The field.
         field: &'static str,
         /// The cause.
         message: String,
@@ -51,17 +67,22 @@ pub enum KubeconfigError {
     },
 }
 
+/// A field, and why it is unusable.
+type Fault = (&'static str, String);
+
 /// The current context of a kubeconfig.
 #[derive(Clone, Debug)]
 pub struct ClusterAccess {
     /// The file.
     pub path: PathBuf,
-    /// Server, certificate authorities and user, without the user's client certificate.
-    pub config: Config,
+    /// URL of the API server.
+    pub url: Uri,
     /// The cluster as in the file, with absolute paths.
     pub cluster: Cluster,
     /// The user's client certificate and key; `None` for users with other credentials.
     pub pair: Option<PairSource>,
+    /// The user's other credentials.
+    pub(crate) user: User,
 }
 
 /// A certificate and its key, in PEM.
@@ -74,6 +95,7 @@ pub struct PairSource {
     key: Source,
 }
 
+/// Data of a kubeconfig, or the file that contains it.
 #[derive(Clone)]
 enum Source {
     Data(Vec<u8>),
@@ -90,6 +112,18 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
+    /// Inline data takes precedence over a file, as upstream.
+    fn new(field: &'static str, data: &str, path: &str) -> Result<Option<Self>, Fault> {
+        if data.is_empty() {
+            return Ok((!path.is_empty()).then(|| Self::File(PathBuf::from(path))));
+        }
+        let data: String = data.split_ascii_whitespace().collect();
+        match BASE64_STANDARD.decode(data) {
+            Ok(data) => Ok(Some(Self::Data(data))),
+            Err(error) => Err((field, error.to_string())),
+        }
+    }
+
     fn read(&self) -> io::Result<Vec<u8>> {
         match self {
             Self::Data(data) => Ok(data.clone()),
@@ -100,7 +134,37 @@ impl Source {
     }
 }
 
+impl Cluster {
+    /// The certificate authorities, in PEM; `None` if those of this machine apply. Blocks on their
+    /// file.
+    pub(crate) fn authorities(&self) -> Result<Option<Vec<u8>>, Fault> {
+        let source = Source::new(
+            "certificate-authority-data",
+            &self.certificate_authority_data,
+            &self.certificate_authority,
+        )?;
+        let text = source.map(|source| source.read()).transpose();
+        text.map_err(|error| ("certificate-authority", error.to_string()))
+    }
+}
+
 impl PairSource {
+    fn of(user: &User) -> Result<Option<Self>, Fault> {
+        let certificate = Source::new(
+            "client-certificate-data",
+            &user.client_certificate_data,
+            &user.client_certificate,
+        )?;
+        let key = Source::new("client-key-data", &user.client_key_data.0, &user.client_key)?;
+        let lacks = |field, other| Err((field, format!("is required together with {other}")));
+        match (certificate, key) {
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Ok(Some(Self { certificate, key })),
+            (Some(_), None) => lacks("client-key", "client-certificate"),
+            (None, Some(_)) => lacks("client-certificate", "client-key"),
+        }
+    }
+
     /// Reads the current certificate and key, in PEM.
     ///
     /// # Errors
@@ -121,47 +185,63 @@ impl PairSource {
 }
 
 impl ClusterAccess {
-    /// Reads a kubeconfig file, but not yet the user's client certificate. Blocks on the file.
+    /// Reads a kubeconfig file, but not yet the files that it refers to. Blocks on the file.
     ///
     /// # Errors
     /// The file and what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
-        let load = |source| KubeconfigError::Load {
-            path: path.to_owned(),
-            source: Box::new(source),
-        };
-        let file = Kubeconfig::read_from(path).map_err(load)?;
-        let cluster = cluster(&file).unwrap_or_default();
-        // `kube` would also use `HTTPS_PROXY` from the environment, which is not meant for the
-        // kubelet's connection to the API server.
-        if let Some(url) = cluster.proxy_url.clone().filter(|url| !url.is_empty()) {
-            return Err(KubeconfigError::Proxy {
-                path: path.to_owned(),
-                url,
-            });
+        let file = read(path)?;
+        Self::of_current_context(path, &file).map_err(|fault| field_error(path, fault))
+    }
+
+    fn of_current_context(path: &Path, file: &KubeconfigFile) -> Result<Self, Fault> {
+        let missing =
+            |field, kind: &str, name: &str| (field, format!("there is no {kind} {name:?}"));
+        let name = &file.current_context;
+        let context = file.context(name);
+        let context = context.ok_or_else(|| missing("current-context", "context", name))?;
+        let cluster = file.cluster(&context.cluster);
+        let cluster = cluster.ok_or_else(|| missing("cluster", "cluster", &context.cluster))?;
+        // As upstream, a context may name no user, or one without an entry.
+        let mut user = file.user(&context.user).cloned().unwrap_or_default();
+        let mut cluster = cluster.clone();
+        if let Some(dir) = path.parent() {
+            cluster.make_absolute(dir);
+            user.make_absolute(dir);
         }
-        let mut config = Config::try_from(file).map_err(load)?;
-        let pair =
-            take_pair(&mut config.auth_info).map_err(|(field, message)| KubeconfigError::User {
-                path: path.to_owned(),
-                field,
-                message,
-            })?;
+        if !cluster.proxy_url.is_empty() {
+            let message = format!("{:?}: proxies are not supported yet", cluster.proxy_url);
+            return Err(("proxy-url", message));
+        }
+        if let Some(provider) = &user.auth_provider {
+            let name = &provider.name;
+            let message = format!("{name:?}: these plugins are not supported; use exec");
+            return Err(("auth-provider", message));
+        }
+        let server = &cluster.server;
+        let url = match cluster.url().parse::<Uri>() {
+            Ok(url) if matches!(url.scheme_str(), Some("http" | "https")) => url,
+            Ok(_) => return Err(("server", format!("{server:?} is not an HTTP URL"))),
+            Err(error) => return Err(("server", format!("{server:?}: {error}"))),
+        };
+        let pair = PairSource::of(&user)?;
         Ok(Self {
             path: path.to_owned(),
-            config,
+            url,
             cluster,
             pair,
+            user,
         })
     }
 
     /// The same API server, without credentials.
     #[must_use]
     pub fn anonymous(&self) -> Self {
-        let mut access = self.clone();
-        access.config.auth_info = AuthInfo::default();
-        access.pair = None;
-        access
+        Self {
+            user: User::default(),
+            pair: None,
+            ..self.clone()
+        }
     }
 
     /// Reads the user's current client certificate and key. Blocks on their files.
@@ -174,11 +254,7 @@ impl ClusterAccess {
         };
         let (certificate, key) = pair
             .read()
-            .map_err(|(field, error)| KubeconfigError::User {
-                path: self.path.clone(),
-                field,
-                message: error.to_string(),
-            })?;
+            .map_err(|(field, error)| self.field_error((field, error.to_string())))?;
         certified_key(&certificate, &key)
             .map(Some)
             .map_err(|source| KubeconfigError::Identity {
@@ -186,66 +262,41 @@ impl ClusterAccess {
                 source,
             })
     }
-}
 
-/// The cluster of the current context.
-fn cluster(file: &Kubeconfig) -> Option<Cluster> {
-    let name = file.current_context.as_deref()?;
-    let context = file.contexts.iter().find(|context| context.name == name)?;
-    let cluster = &context.context.as_ref()?.cluster;
-    let cluster = file.clusters.iter().find(|named| named.name == *cluster)?;
-    cluster.cluster.clone()
-}
-
-/// Takes the client certificate out of a user, so that only [`super::identity`] handles it.
-fn take_pair(user: &mut AuthInfo) -> Result<Option<PairSource>, (&'static str, String)> {
-    let key = user.client_key_data.take();
-    // The secret type reveals its content only when serialized.
-    let key = AuthInfo {
-        client_key_data: key,
-        ..AuthInfo::default()
-    };
-    let key = match serde_json::to_value(&key) {
-        Ok(Value::Object(mut fields)) => fields
-            .remove("client-key-data")
-            .and_then(|value| value.as_str().map(str::to_owned)),
-        _ => None,
-    };
-    let certificate = source(
-        "client-certificate-data",
-        user.client_certificate_data.take(),
-        user.client_certificate.take(),
-    )?;
-    let key = source("client-key-data", key, user.client_key.take())?;
-    match (certificate, key) {
-        (None, None) => Ok(None),
-        (Some(certificate), Some(key)) => Ok(Some(PairSource { certificate, key })),
-        (Some(_), None) => Err((
-            "client-key",
-            "is required together with client-certificate".to_owned(),
-        )),
-        (None, Some(_)) => Err((
-            "client-certificate",
-            "is required together with client-key".to_owned(),
-        )),
+    /// The error of a field of the current context.
+    pub(crate) fn field_error(&self, fault: Fault) -> KubeconfigError {
+        field_error(&self.path, fault)
     }
 }
 
-/// Inline data takes precedence over a file, as upstream.
-fn source(
-    field: &'static str,
-    data: Option<String>,
-    path: Option<String>,
-) -> Result<Option<Source>, (&'static str, String)> {
-    let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-    if given(&data) {
-        let data = data.unwrap_or_default();
-        return match BASE64_STANDARD.decode(data.trim()) {
-            Ok(data) => Ok(Some(Source::Data(data))),
-            Err(error) => Err((field, error.to_string())),
-        };
+fn field_error(path: &Path, (field, message): Fault) -> KubeconfigError {
+    KubeconfigError::Field {
+        path: path.to_owned(),
+        field,
+        message,
     }
-    Ok(path
-        .filter(|path| !path.is_empty())
-        .map(|path| Source::File(PathBuf::from(path))))
 }
+
+/// Reads the first document of a file, as upstream.
+fn read(path: &Path) -> Result<KubeconfigFile, KubeconfigError> {
+    let text = fs::read_to_string(path).map_err(|source| KubeconfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let documents = yaml::documents(&text, DuplicateKeys::Refuse);
+    let documents = documents.map_err(|source| KubeconfigError::Parse {
+        path: path.to_owned(),
+        source,
+    })?;
+    let Some(mut document) = documents.into_iter().next() else {
+        return Ok(KubeconfigFile::default());
+    };
+    yaml::remove_nulls(&mut document);
+    json::from_value(&document).map_err(|source| KubeconfigError::Type {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests;

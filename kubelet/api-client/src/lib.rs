@@ -8,6 +8,7 @@ pub mod allocatable;
 pub mod certificate;
 pub mod client;
 mod connection;
+mod credentials;
 pub mod events;
 pub mod identity;
 pub mod kubeconfig;

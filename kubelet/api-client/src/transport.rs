@@ -1,4 +1,4 @@
-//! The HTTP transport of all requests to the API server.
+//! The HTTP transport of all requests to the API server. It adds the user's credentials.
 //!
 //! Over HTTP/2, requests and watches share one connection up to the number of concurrent streams
 //! that API servers allow. Further requests use another connection, so that a node with many
@@ -18,7 +18,7 @@ use hyper::{
     body::{Frame, Incoming, SizeHint},
 };
 use hyper_util::{
-    client::legacy::{self, Client},
+    client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::client::Body;
@@ -27,7 +27,9 @@ use tokio::time;
 use tower::{BoxError, Service};
 use tracing::{info, warn};
 
-use super::{connection::Connector, identity::ClientIdentity, metrics::RestMetrics};
+use super::{
+    connection::Connector, credentials::Credentials, identity::ClientIdentity, metrics::RestMetrics,
+};
 
 /// API servers allow 100 concurrent streams per connection; some may be half closed.
 const STREAMS: usize = 90;
@@ -48,6 +50,7 @@ pub(super) struct Transport(Arc<TransportInner>);
 struct TransportInner {
     url: String,
     connector: Connector,
+    credentials: Credentials,
     identity: Arc<ClientIdentity>,
     metrics: Arc<RestMetrics>,
     pool: Mutex<Vec<PooledClient>>,
@@ -96,12 +99,14 @@ impl Transport {
     pub(super) fn new(
         url: String,
         connector: Connector,
+        credentials: Credentials,
         identity: Arc<ClientIdentity>,
         metrics: Arc<RestMetrics>,
     ) -> Self {
         Self(Arc::new(TransportInner {
             url,
             connector,
+            credentials,
             identity,
             metrics,
             pool: Mutex::default(),
@@ -146,7 +151,7 @@ impl TransportInner {
     }
 
     /// Logs when the API server becomes unreachable and when it is reachable again.
-    fn note(&self, begun: u64, failure: Option<&legacy::Error>) {
+    fn note(&self, begun: u64, failure: Option<&dyn std::error::Error>) {
         let is_news = match failure {
             Some(_) => self.reachability.lock().failed(begun),
             None => self.reachability.lock().answered(),
@@ -179,15 +184,17 @@ impl Service<Request<Body>> for Transport {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let parts = Arc::clone(&self.0);
         Box::pin(async move {
             let settled = parts.identity.settled();
             if time::timeout(IDENTITY_TIMEOUT, settled).await.is_err() {
                 return Err("this node has no client certificate yet".into());
             }
-            let (client, request_count) = parts.pooled_client();
             let answers = parts.reachability.lock().answers;
+            let added = parts.credentials.add_to(request.headers_mut()).await;
+            let token = added.inspect_err(|error| parts.note(answers, Some(error)))?;
+            let (client, request_count) = parts.pooled_client();
             let mut timer = RequestTimer {
                 metrics: &parts.metrics,
                 method: request.method().clone(),
@@ -197,8 +204,12 @@ impl Service<Request<Body>> for Transport {
             let answer = client.request(request).await;
             timer.status = answer.as_ref().ok().map(Response::status);
             drop(timer);
-            parts.note(answers, answer.as_ref().err());
-            Ok(answer?.map(|body| ResponseBody {
+            parts.note(answers, answer.as_ref().err().map(|error| error as _));
+            let answer = answer?;
+            if answer.status() == StatusCode::UNAUTHORIZED {
+                parts.credentials.refused(token.as_ref()).await;
+            }
+            Ok(answer.map(|body| ResponseBody {
                 body,
                 _request: request_count,
             }))

@@ -5,6 +5,7 @@
 
 pub mod roots;
 mod tls;
+pub mod unverified;
 pub mod url;
 
 use std::{io, sync::Arc};

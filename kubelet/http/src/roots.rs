@@ -67,11 +67,18 @@ impl Roots {
     /// # Errors
     /// See [`RootsError`].
     pub async fn client_config(&self) -> Result<ClientConfig, RootsError> {
-        let paths = self.0.clone();
-        let reading = blocking(move || paths.iter().find_map(|path| read(path)));
-        let Some((roots, trusted)) = reading.await.ok().flatten() else {
-            let names: Vec<_> = self.0.iter().map(|path| path.to_string_lossy()).collect();
-            return Err(RootsError::None(names.join(", ")));
+        let this = self.clone();
+        let config = blocking(move || this.blocking_client_config()).await;
+        config.unwrap_or_else(|_| Err(self.none()))
+    }
+
+    /// Like [`Self::client_config`]; blocks on the files.
+    ///
+    /// # Errors
+    /// See [`RootsError`].
+    pub fn blocking_client_config(&self) -> Result<ClientConfig, RootsError> {
+        let Some((roots, trusted)) = self.0.iter().find_map(|path| read(path)) else {
+            return Err(self.none());
         };
         let provider = Arc::new(ring::default_provider());
         let issued =
@@ -83,6 +90,11 @@ impl Roots {
             .with_custom_certificate_verifier(Arc::new(Trust { issued, trusted }))
             .with_no_client_auth();
         Ok(config)
+    }
+
+    fn none(&self) -> RootsError {
+        let names: Vec<_> = self.0.iter().map(|path| path.to_string_lossy()).collect();
+        RootsError::None(names.join(", "))
     }
 }
 

@@ -419,7 +419,7 @@ fn write_key(path: &std::path::Path, key: &KeyPair) -> io::Result<()> {
 async fn client_of(access: ClusterAccess) -> Result<Client, String> {
     let client = blocking(move || {
         let server = ApiServer::new(&access)?;
-        server.client(None)
+        Ok::<_, ClientError>(server.client(None))
     });
     match client.await {
         Ok(Ok(client)) => Ok(client),
@@ -434,7 +434,7 @@ fn client_source(server: ApiServer, options: IdentityOptions) -> ClientSource {
     Box::new(move |has_valid| -> BoxFuture<'static, _> {
         let (server, options) = (server.clone(), options.clone());
         Box::pin(async move {
-            let own = |server: &ApiServer| server.client(None).map_err(|error| error.to_string());
+            let own = |server: &ApiServer| Ok(server.client(None));
             if has_valid {
                 return own(&server);
             }

@@ -3,8 +3,9 @@
 use std::{io, path::Path};
 
 use atomic_file::Durability;
-use kube::config::Cluster;
 use serde_json::Value;
+
+use crate::kubeconfig::Cluster;
 
 /// Atomically writes a kubeconfig for `cluster` with the certificate and key in the file `pem`, as
 /// upstream does after a bootstrap.
@@ -26,22 +27,20 @@ fn text(cluster: &Cluster, pem: &Path) -> String {
         "- cluster:".to_owned(),
     ];
     match (
-        &cluster.certificate_authority,
-        &cluster.certificate_authority_data,
+        &*cluster.certificate_authority,
+        &*cluster.certificate_authority_data,
     ) {
-        (Some(path), _) if !path.is_empty() => {
-            lines.push(format!("    certificate-authority: {}", quoted(path)));
-        }
-        (_, Some(data)) => lines.push(format!("    certificate-authority-data: {}", quoted(data))),
-        _ => {}
+        ("", "") => {}
+        ("", data) => lines.push(format!("    certificate-authority-data: {}", quoted(data))),
+        (path, _) => lines.push(format!("    certificate-authority: {}", quoted(path))),
     }
-    if cluster.insecure_skip_tls_verify == Some(true) {
+    if cluster.insecure_skip_tls_verify {
         lines.push("    insecure-skip-tls-verify: true".to_owned());
     }
-    let server = cluster.server.as_deref().unwrap_or_default();
-    lines.push(format!("    server: {}", quoted(server)));
-    if let Some(name) = &cluster.tls_server_name {
-        lines.push(format!("    tls-server-name: {}", quoted(name)));
+    lines.push(format!("    server: {}", quoted(&cluster.server)));
+    if !cluster.tls_server_name.is_empty() {
+        let name = quoted(&cluster.tls_server_name);
+        lines.push(format!("    tls-server-name: {name}"));
     }
     let pem = quoted(&pem.to_string_lossy());
     lines.push(format!(

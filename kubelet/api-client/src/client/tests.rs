@@ -168,7 +168,7 @@ async fn a_new_certificate_is_shown_at_once_and_old_connections_are_cut() {
         "client-certificate: node.pem, client-key: node.pem",
     );
     let server = ApiServer::new(&access(&dir, &text).unwrap()).unwrap();
-    let client = server.client(None).unwrap();
+    let client = server.client(None);
     let asked = who_am_i(&client).await;
     assert_eq!(asked[0], sha2_of(&first_der));
     assert!(asked[1].starts_with("kubelet/v1.36"), "{asked:?}");
@@ -196,7 +196,7 @@ async fn many_watches_leave_room_for_other_requests() {
     let url = format!("https://{address}");
     let text = kubeconfig(&authority, &url, "", "token: secret");
     let server = ApiServer::new(&access(&dir, &text).unwrap()).unwrap();
-    let client = server.client(None).unwrap();
+    let client = server.client(None);
     assert_eq!(who_am_i(&client).await[2], "Bearer secret");
     let mut watches = Vec::new();
     for _ in 0..130 {
@@ -216,7 +216,7 @@ async fn requests_wait_for_the_first_certificate() {
     let access = access(&dir, &text).unwrap();
     let identity = Arc::new(ClientIdentity::awaited());
     let server = ApiServer::with_identity(&access, Arc::clone(&identity)).unwrap();
-    let client = server.client(None).unwrap();
+    let client = server.client(None);
     let mut asking =
         tokio_util::task::AbortOnDropHandle::new(tokio::spawn(
             async move { who_am_i(&client).await },
@@ -241,7 +241,11 @@ async fn what_a_kubeconfig_lacks_is_named() {
         }
     };
     for (cluster, user, part) in [
-        (", proxy-url: 'http://p:1'", "", "proxy-url \"http://p:1\""),
+        (
+            ", proxy-url: 'http://p:1'",
+            "",
+            "proxy-url: \"http://p:1\": proxies are not supported yet",
+        ),
         ("", "client-certificate: a.pem", "client-key: is required"),
         (
             "",
@@ -253,11 +257,33 @@ async fn what_a_kubeconfig_lacks_is_named() {
             "client-certificate: a.pem, client-key: a.pem",
             "a.pem: No such file",
         ),
-        (", tls-server-name: 'a b'", "", "tls-server-name \"a b\""),
+        (", tls-server-name: 'a b'", "", "tls-server-name: \"a b\": "),
+        ("", "exec: {}", "exec.apiVersion: "),
     ] {
         let text = fault(cluster, user);
         assert!(text.contains(part), "{part} in {text}");
     }
     let missing = ClusterAccess::read(&dir.path().join("none")).unwrap_err();
     assert!(missing.to_string().contains("none"), "{missing}");
+    let ca = BASE64.encode(pem("CERTIFICATE", &authority.certificate));
+    let text = kubeconfig(&authority, "https://127.0.0.1:1", "", "").replace(&ca, "Kg==");
+    let error = ApiServer::new(&access(&dir, &text).unwrap()).unwrap_err();
+    let part = "certificate-authority: there is no certificate in PEM";
+    assert!(error.to_string().contains(part), "{error}");
+}
+
+#[tokio::test]
+async fn only_a_server_of_the_authority_is_trusted_unless_any_is() {
+    let address = serve(&Authority::new(), "127.0.0.1").await;
+    let dir = tempfile::tempdir().unwrap();
+    let ask = async |cluster: &str| {
+        let url = format!("https://{address}");
+        let text = kubeconfig(&Authority::new(), &url, cluster, "token: t");
+        let server = ApiServer::new(&access(&dir, &text).unwrap()).unwrap();
+        let request = Request::get("/whoami").body(Vec::new()).unwrap();
+        server.client(None).request_text(request).await
+    };
+    ask("").await.unwrap_err();
+    let text = ask(", insecure-skip-tls-verify: true").await.unwrap();
+    assert!(text.contains("Bearer t"), "{text}");
 }

@@ -223,7 +223,7 @@ async fn a_bootstrap_token_gets_a_certificate_and_a_kubeconfig() {
         "{text}"
     );
     let access = usable(&options.kubeconfig).unwrap();
-    assert_eq!(access.config.cluster_url.host(), Some("127.0.0.1"));
+    assert_eq!(access.url.host(), Some("127.0.0.1"));
 
     // Another start needs neither the token nor another request.
     fs::remove_file(options.bootstrap_kubeconfig.as_ref().unwrap()).unwrap();
