@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let token = "  args: [a, b]
-  env: [{name: X, value: y}]
+  env: [{name: X, value: 'y'}]
   tokenAttributes:
     serviceAccountTokenAudience: aud
     cacheType: Token
@@ -347,6 +347,10 @@ mod tests {
             (
                 "providers:\n- name: sh\n  tokenAttributes: {}\n",
                 "providers.tokenAttributes.cacheType: Required value",
+            ),
+            (
+                "providers:\n- name: sh\n  env: [{name: X, value: y}]\n",
+                "providers[0].env[0].value: invalid type: boolean `true`, expected a string",
             ),
             (
                 "providers:\n- name: sh\n  matchimages: []\n",
