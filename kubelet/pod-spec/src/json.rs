@@ -225,8 +225,8 @@ mod tests {
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Named {
-        #[allow(dead_code, reason = "decoded for the errors only")]
-        name: String,
+        #[serde(rename = "name")]
+        _name: String,
     }
 
     #[test]
