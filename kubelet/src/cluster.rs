@@ -196,15 +196,12 @@ impl Cluster {
     /// Runs the cluster's parts until cancelled: the identity, the node object and its status, the
     /// lease, the events, the checkpoint, and the serving certificate if the API server signs it
     /// (`serverTLSBootstrap`). Returns what the servers of `kubelet` take from the cluster.
-    ///
-    /// # Errors
-    /// The user's credentials cannot be obtained.
     pub fn spawn(
         self,
         kubelet: &Kubelet,
         tasks: &TaskTracker,
         cancel: &CancellationToken,
-    ) -> Result<ClusterDependencies, JoinError> {
+    ) -> ClusterDependencies {
         // Frequent callers of the node's API must not delay its own requests, nor events the others,
         // and nothing delays heartbeats: each has a client with a rate limit of its own, or none.
         let reviews = ApiServerReviews::new(self.server.client(Some(self.options.rate_limit)));
@@ -259,11 +256,11 @@ impl Cluster {
         tasks.spawn(self.watch.run(cancel.clone()));
         tasks.spawn(reporter.run(cancel.clone()));
         tasks.spawn(lease.run(cancel.clone()));
-        Ok(ClusterDependencies {
+        ClusterDependencies {
             reviews: Some(Arc::new(reviews)),
             metrics,
             certificate,
-        })
+        }
     }
 }
 

@@ -128,9 +128,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     };
     let (kubelet, pods) = Kubelet::new(parts, &cancel);
     let dependencies = match cluster {
-        Some(cluster) => cluster
-            .spawn(&kubelet, &tasks, &cancel)
-            .map_err(ClusterError::from)?,
+        Some(cluster) => cluster.spawn(&kubelet, &tasks, &cancel),
         None => ClusterDependencies::default(),
     };
     let result = if settings.run_once {

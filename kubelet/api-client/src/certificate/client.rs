@@ -417,12 +417,9 @@ fn write_key(path: &std::path::Path, key: &KeyPair) -> io::Result<()> {
 
 /// A client with the credentials of a kubeconfig.
 async fn client_of(access: ClusterAccess) -> Result<Client, String> {
-    let client = blocking(move || {
-        let server = ApiServer::new(&access)?;
-        Ok::<_, ClientError>(server.client(None))
-    });
-    match client.await {
-        Ok(Ok(client)) => Ok(client),
+    let server = blocking(move || ApiServer::new(&access)).await;
+    match server {
+        Ok(Ok(server)) => Ok(server.client(None)),
         Ok(Err(error)) => Err(error.to_string()),
         Err(error) => Err(error.to_string()),
     }

@@ -1,5 +1,5 @@
 //! Credentials from a program that the kubeconfig names (`exec`): a token, a client certificate, or
-//! both, as of `client.authentication.k8s.io`. Errors never quote the program's output.
+//! both, as of `client.authentication.k8s.io`. Errors never quote the credentials in its output.
 
 use std::{
     process::Stdio,
