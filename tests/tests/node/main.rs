@@ -1,0 +1,14 @@
+//! Nodes of both binaries on a real engine, and of the kubelet on containerd: one module per
+//! subject.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod hostile;
+mod kubectl;
+mod kubectl_api;
+mod pod_table;
+mod quick_start;
+mod real_api_server;
+mod real_csi;
+mod reboot;
+mod static_pods;
