@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1;
 use k8s_openapi::api::core::v1::ResourceRequirements;
-use kubelet_pod_spec::identity::PodUid;
+use kubelet_pod_spec::{
+    cpu::{MIN_SHARES, shares_to_millis},
+    identity::PodUid,
+};
 
 use super::labels;
 
@@ -107,16 +110,6 @@ impl RuntimeResources {
         };
         (found != Self::default()).then_some(found)
     }
-}
-
-/// The smallest value of `cpu.shares`.
-const MIN_SHARES: i64 = 2;
-/// `cpu.shares` of one CPU.
-const SHARES_PER_CPU: i64 = 1024;
-
-/// Rounds up, which restores the value that was rounded down for the kernel.
-const fn shares_to_millis(shares: i64) -> i64 {
-    (shares.saturating_mul(1000)).saturating_add(SHARES_PER_CPU - 1) / SHARES_PER_CPU
 }
 
 /// One sandbox of a pod.
@@ -321,6 +314,8 @@ pub fn uid_of(labels: &BTreeMap<String, String>) -> Option<PodUid> {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_pod_spec::cpu::shares;
+
     use super::*;
 
     #[test]
@@ -336,7 +331,7 @@ mod tests {
         };
         assert_eq!(read(0, 0), None);
         for millis in [100, 250, 333, 1500] {
-            let found = read(millis * SHARES_PER_CPU / 1000, millis * 100).unwrap();
+            let found = read(shares(millis), millis * 100).unwrap();
             assert_eq!(found.cpu_request, Some(millis));
             assert_eq!(found.cpu_limit, Some(millis));
         }

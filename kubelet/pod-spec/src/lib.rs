@@ -4,12 +4,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cpu;
 pub mod defaults;
 pub mod directory;
 pub mod ephemeral;
 pub mod expansion;
 pub mod field;
 pub mod field_ref;
+pub mod huge_pages;
 pub mod identity;
 pub mod json;
 pub mod known_status;

@@ -9,16 +9,12 @@ use std::time::Duration;
 use cri_proto::runtime::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use kubelet_host::machine::Machine;
-use kubelet_pod_spec::resources::{self, Side, amount, millis};
+use kubelet_pod_spec::{
+    cpu::{quota, shares},
+    resources::{self, Side, amount, millis},
+};
 
 pub(crate) use self::swap::may_swap;
-
-/// Smallest quota that the kernel accepts, in microseconds.
-const MIN_CPU_QUOTA: i64 = 1000;
-const MIN_SHARES: i64 = 2;
-const MAX_SHARES: i64 = 262_144;
-const SHARES_PER_CPU: i64 = 1024;
-const MILLI_CPU: i64 = 1000;
 
 /// Options of the enforcement of resource limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,19 +158,6 @@ fn linux_resources(cpu: Cpu, memory_limit: i64, rules: Rules<'_>) -> LinuxContai
         linux.unified.extend([group]);
     }
     linux
-}
-
-/// Zero (no quota) if there is no limit.
-fn quota(milli_cpu: i64, period: i64) -> i64 {
-    if milli_cpu == 0 {
-        return 0;
-    }
-    let quota = milli_cpu.saturating_mul(period) / MILLI_CPU;
-    quota.max(MIN_CPU_QUOTA)
-}
-
-fn shares(milli_cpu: i64) -> i64 {
-    (milli_cpu.saturating_mul(SHARES_PER_CPU) / MILLI_CPU).clamp(MIN_SHARES, MAX_SHARES)
 }
 
 #[cfg(test)]

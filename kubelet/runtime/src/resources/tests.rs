@@ -55,7 +55,7 @@ fn amounts_become_shares_quota_and_bytes() {
     assert_eq!(r.memory_limit_in_bytes, 2 << 30);
     assert_eq!(r.oom_score_adj, 900);
     let r = resources_of(&one(json!({"limits": {"cpu": "1m"}})));
-    assert_eq!((r.cpu_shares, r.cpu_quota), (2, MIN_CPU_QUOTA));
+    assert_eq!((r.cpu_shares, r.cpu_quota), (2, 1000));
     let r = resources_of(&one(json!({})));
     assert_eq!(
         (r.cpu_shares, r.cpu_quota, r.memory_limit_in_bytes),
