@@ -1,5 +1,6 @@
 //! Cleans up what belongs to no pod (any more), in the runtime and on disk.
 
+mod cgroups;
 mod directories;
 
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use kubelet_prober::ProbeManager;
 use kubelet_volume::VolumeManager;
 use tracing::info;
 
-pub(crate) use self::directories::Directories;
 use self::directories::ScanInput;
+pub(crate) use self::{cgroups::LeftoverCgroups, directories::Directories};
 use crate::{
     pleg::Pleg,
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
@@ -32,6 +33,7 @@ pub(crate) struct Housekeeping {
     /// None without an API server.
     pub(crate) mirrors: Option<Arc<MirrorPods>>,
     pub(crate) directories: Directories,
+    pub(crate) cgroups: LeftoverCgroups,
     pub(crate) removals: Removals,
 }
 
@@ -57,13 +59,15 @@ impl Housekeeping {
         let node = Arc::clone(&self.node);
         let (pods, pleg) = (Arc::clone(&self.pods), Arc::clone(&self.pleg));
         let workers = Arc::clone(&self.workers);
+        // Evaluated again for each directory and cgroup: a pod is known before it has one.
+        let keep = move |uid: &PodUid| {
+            pods.get(uid).is_some()
+                || workers.is_known(uid)
+                || pleg.listing().records.contains_key(uid)
+        };
+        self.cgroups.clean(keep.clone());
         let input = ScanInput {
-            // Evaluated again for each directory: a pod is known before it has one.
-            keep: move |uid: &PodUid| {
-                pods.get(uid).is_some()
-                    || workers.is_known(uid)
-                    || pleg.listing().records.contains_key(uid)
-            },
+            keep,
             node,
             volumes: Arc::clone(&self.volumes),
             listing: Arc::clone(&listing),

@@ -12,12 +12,13 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
+use kubelet_container_manager::PodCgroups;
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
 use kubelet_host::{host_ips::HostIps, local_node::LocalNode};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
-use kubelet_runtime::RuntimeManager;
+use kubelet_runtime::{RuntimeManager, RuntimeParts};
 use kubelet_volume::{
     VolumeHost, VolumeManager,
     csi::{self, CsiRegistration, DriverStore, csi_node::CsiNodeKeeper},
@@ -69,6 +70,7 @@ struct Shared {
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
+    cgroups: Arc<PodCgroups>,
     volumes: Arc<VolumeManager>,
     plugin_manager: PluginManager,
     probes: Arc<ProbeManager>,
@@ -176,15 +178,17 @@ impl Kubelet {
             let (objects, pods) = (Arc::clone(&objects), Arc::clone(&pods));
             Arc::new(MirrorPods::new(client, name, objects, pods))
         });
-        let runtime = Arc::new(RuntimeManager::new(
-            cri.clone(),
-            Arc::clone(&local_node),
-            options.runtime.clone(),
+        let cgroups = Arc::<PodCgroups>::default();
+        let runtime = Arc::new(RuntimeManager::new(RuntimeParts {
+            cri: cri.clone(),
+            node: Arc::clone(&local_node),
+            options: options.runtime.clone(),
             host_ips,
-            Arc::clone(&objects),
-            Arc::clone(&probe_results),
-            events.clone(),
-        ));
+            objects: Arc::clone(&objects),
+            probes: Arc::clone(&probe_results),
+            cgroups: Arc::clone(&cgroups),
+            events: events.clone(),
+        }));
         let facts = NodeFacts::standalone(
             &local_node,
             &options.node_labels,
@@ -225,6 +229,7 @@ impl Kubelet {
             node: Arc::clone(&node),
             pods: Arc::clone(&pods),
             runtime: Arc::clone(&runtime),
+            cgroups: Arc::clone(&cgroups),
             volumes: Arc::clone(&volumes),
             cache: Arc::clone(&cache),
             pleg: Arc::clone(&pleg),
@@ -254,6 +259,7 @@ impl Kubelet {
             pods,
             statuses,
             runtime,
+            cgroups,
             volumes,
             plugin_manager,
             probes,

@@ -22,6 +22,7 @@ pub mod logs_command;
 pub mod node;
 pub mod pleg;
 pub mod pod;
+pub mod pod_cgroups;
 mod pod_syncer;
 pub mod pod_worker;
 pub mod root_dir;

@@ -1,11 +1,13 @@
 //! The operations of pod workers on pods: volumes, the runtime and the status together.
 
+mod cgroup;
 mod starts;
 
 use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
+use kubelet_container_manager::PodCgroups;
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
 use kubelet_host::{clock, local_node::LocalNode, repeatable};
 use kubelet_pod_spec::{directory, identity::PodUid, phase::Phase};
@@ -15,6 +17,7 @@ use kubelet_volume::VolumeManager;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::cgroup::CgroupReadiness;
 pub(crate) use self::starts::PodStarts;
 use crate::{
     lifecycle::{Admission, NodeSource, deadline},
@@ -31,6 +34,14 @@ const MINIMUM_POD_GRACE_PERIOD: Duration = Duration::from_secs(1);
 const DONE: SyncOutcome = SyncOutcome {
     terminal: true,
     changed: false,
+    failed: false,
+    retry_after: None,
+};
+
+/// The outcome of a sync that killed the pod's containers to start them again.
+const KILLED: SyncOutcome = SyncOutcome {
+    terminal: false,
+    changed: true,
     failed: false,
     retry_after: None,
 };
@@ -58,6 +69,7 @@ pub(crate) struct Syncer {
     pub(crate) node: Arc<NodeSource>,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) runtime: Arc<RuntimeManager>,
+    pub(crate) cgroups: Arc<PodCgroups>,
     pub(crate) volumes: Arc<VolumeManager>,
     pub(crate) cache: Arc<PodCache>,
     pub(crate) pleg: Arc<Pleg>,
@@ -287,6 +299,9 @@ impl PodSyncer for Syncer {
         self.wait_for_network(&pod)?;
         self.mirror(&pod);
         self.removals.ended(&PodUid::of(&pod)).await;
+        if self.ensure_cgroup(&pod, &status).await? == CgroupReadiness::Killed {
+            return Ok(KILLED);
+        }
         let pod_dir = self.make_pod_dir(&pod).await?;
         self.runtime.keep_grant(&PodUid::of(&pod)).await;
         let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
@@ -380,6 +395,9 @@ impl PodSyncer for Syncer {
         }
         self.runtime.ungrant(&subject.uid);
         self.volumes.wait_for_unmount(&subject.uid).await?;
+        if let Some(pod) = &subject.pod {
+            self.remove_cgroup(pod).await?;
+        }
         self.statuses.finish(&subject.uid);
         Ok(())
     }

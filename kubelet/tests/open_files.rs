@@ -27,6 +27,9 @@ fn start(dir: &Path, field: &str) -> Process {
         &format!("--config={}", config.display()),
         &format!("--root-dir={}", dir.join("root").display()),
         "--hostname-override=node-1",
+        // The runtime starts no processes.
+        "--cgroups-per-qos=false",
+        "--enforce-node-allocatable=none",
     ];
     let log = dir.join("kubelet.log");
     Process::start("kubelet", None, Path::new("prlimit"), &args, &log).unwrap()

@@ -30,6 +30,9 @@ fn start(dir: &Path, fields: &str, variables: &[String]) -> Process {
         format!("--root-dir={}", dir.join("root").display()),
         format!("--container-logs-dir={}", dir.join("logs").display()),
         "--hostname-override=node-1".to_owned(),
+        // The runtime starts no processes.
+        "--cgroups-per-qos=false".to_owned(),
+        "--enforce-node-allocatable=none".to_owned(),
     ];
     let args: Vec<&str> = variables.iter().chain(&flags).map(String::as_str).collect();
     let log = dir.join("kubelet.log");

@@ -1,6 +1,8 @@
-//! The node configuration that the kubelet sends to the runtime.
+//! Configuration that the kubelet and the runtime tell each other.
 
-use cri_proto::runtime::v1::{NetworkConfig, RuntimeConfig, UpdateRuntimeConfigRequest};
+use cri_proto::runtime::v1::{
+    CgroupDriver, NetworkConfig, RuntimeConfig, RuntimeConfigRequest, UpdateRuntimeConfigRequest,
+};
 
 use super::{CriClient, CriError};
 
@@ -20,5 +22,20 @@ impl CriClient {
         };
         let call = client.update_runtime_config(request);
         self.call("UpdateRuntimeConfig", "", call).await.map(drop)
+    }
+
+    /// The runtime's cgroup driver; `None` for a runtime that does not tell, such as containerd
+    /// before 2.0.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.runtime_config(RuntimeConfigRequest {});
+        match self.call("RuntimeConfig", "", call).await {
+            Ok(config) => Ok(config.linux.map(|linux| linux.cgroup_driver())),
+            Err(error) if error.is_unimplemented() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -35,6 +35,7 @@ use std::{
 };
 
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
+use kubelet_container_manager::PodCgroups;
 use kubelet_cri_client::CriClient;
 use kubelet_host::{host_ips::HostIps, local_node::LocalNode, machine::Machine};
 use kubelet_image::{ImageManager, ImageOptions};
@@ -82,6 +83,7 @@ pub struct RuntimeManager {
     node: Arc<LocalNode>,
     options: RuntimeOptions,
     host_ips: HostIps,
+    cgroups: Arc<PodCgroups>,
     /// Name of the runtime, once known.
     name: OnceLock<String>,
     seccomp_root: PathBuf,
@@ -92,24 +94,47 @@ pub struct RuntimeManager {
     metrics: StartMetrics,
 }
 
+/// What a runtime manager is built from.
+#[derive(Debug)]
+pub struct RuntimeParts {
+    /// The runtime.
+    pub cri: CriClient,
+    /// The node.
+    pub node: Arc<LocalNode>,
+    /// Options of the manager.
+    pub options: RuntimeOptions,
+    /// The node's IP addresses.
+    pub host_ips: HostIps,
+    /// Provides config data.
+    pub objects: Arc<dyn Objects>,
+    /// The probe results of containers.
+    pub probes: Arc<ProbeResults>,
+    /// The cgroups of pods.
+    pub cgroups: Arc<PodCgroups>,
+    /// Records events.
+    pub events: EventRecorder,
+}
+
 impl RuntimeManager {
-    /// A manager of the pods of `node` on the runtime behind `cri`. `objects` provides config data,
-    /// `probes` the probe results and `host_ips` the node's IP addresses; `events` records events.
-    pub fn new(
-        cri: CriClient,
-        node: Arc<LocalNode>,
-        options: RuntimeOptions,
-        host_ips: HostIps,
-        objects: Arc<dyn Objects>,
-        probes: Arc<ProbeResults>,
-        events: EventRecorder,
-    ) -> Self {
+    /// Creates the manager of a node's pods.
+    pub fn new(parts: RuntimeParts) -> Self {
+        let RuntimeParts {
+            cri,
+            node,
+            options,
+            host_ips,
+            objects,
+            probes,
+            cgroups,
+            events,
+        } = parts;
         let (images_of, told) = (Arc::clone(&objects), events.clone());
         Self {
             images: ImageManager::new(cri.clone(), &options.image, &node.root_dir, images_of, told),
             events,
             cri,
             host_ips,
+            cgroups,
             objects,
             probes,
             name: OnceLock::new(),

@@ -22,6 +22,9 @@ use super::{
 pub struct SandboxConfigInputs<'a> {
     /// Number of earlier sandboxes of the pod.
     pub attempt: u32,
+    /// The cgroup of the pod, in which the runtime creates those of the containers. If empty, the
+    /// runtime chooses.
+    pub cgroup_parent: String,
     /// DNS configuration.
     pub dns: DnsConfig,
     /// User namespace.
@@ -64,7 +67,10 @@ pub fn sandbox_config(
         port_mappings: spec.containers.iter().flat_map(port_mappings).collect(),
         labels: pod_labels(pod),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-        linux: Some(linux_config(spec, parts.user_namespace, parts.rules)),
+        linux: Some(LinuxPodSandboxConfig {
+            cgroup_parent: parts.cgroup_parent,
+            ..linux_config(spec, parts.user_namespace, parts.rules)
+        }),
         windows: None,
     })
 }
@@ -143,9 +149,6 @@ fn linux_config(
         .map(|own| (sysctl::with_dots(&own.name), own.value.clone()))
         .collect();
     LinuxPodSandboxConfig {
-        // Empty: the runtime chooses the parent cgroup, because the kubelet does not manage cgroups
-        // yet.
-        cgroup_parent: String::new(),
         security_context: Some(LinuxSandboxSecurityContext {
             namespace_options: Some(security_context::namespaces(spec, user_namespace)),
             selinux_options: context
@@ -166,6 +169,7 @@ fn linux_config(
         sysctls,
         overhead: Some(resources::overhead_resources(spec, rules)),
         resources: Some(resources::sandbox_resources(spec, rules)),
+        ..LinuxPodSandboxConfig::default()
     }
 }
 
@@ -193,6 +197,7 @@ mod tests {
         let pod = pod(spec);
         let parts = SandboxConfigInputs {
             attempt: 3,
+            cgroup_parent: "/kubepods/besteffort/podu".to_owned(),
             dns: DnsConfig::default(),
             cluster_domain: "",
             pod_logs_dir: Path::new("/var/log/pods"),
@@ -225,6 +230,8 @@ mod tests {
         assert_eq!(config.labels[labels::POD_UID], "u");
         assert_eq!(config.labels["app"], "x");
         assert_eq!(config.port_mappings.len(), 1);
+        let linux = config.linux.unwrap();
+        assert_eq!(linux.cgroup_parent, "/kubepods/besteffort/podu");
         assert_eq!(config.port_mappings[0].host_port, 8080);
     }
 

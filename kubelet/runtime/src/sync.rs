@@ -6,6 +6,7 @@ use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_api_client::events::{Subject, reason};
+use kubelet_container_manager::cgroup::CgroupError;
 use kubelet_cri_client::{
     CriError,
     pod_status::{ContainerState, PodStatus},
@@ -52,6 +53,9 @@ pub enum SyncError {
     /// The pod has no valid hostname.
     #[error(transparent)]
     Hostname(#[from] HostnameError),
+    /// The pod cannot have a cgroup.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// The pod cannot have a user namespace.
     #[error(transparent)]
     UserNamespace(#[from] UserNamespaceError),

@@ -18,7 +18,7 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// The supported kind.
 pub const KIND: &str = "KubeletConfiguration";
 
-type StringMap = BTreeMap<String, String>;
+pub(super) type StringMap = BTreeMap<String, String>;
 
 /// The kubelet's configuration file.
 #[allow(

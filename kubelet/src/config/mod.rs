@@ -2,6 +2,7 @@
 //! upstream's defaults; the result is [`settings::Settings`].
 
 mod capacity_settings;
+mod cgroup_settings;
 pub mod cluster;
 mod configuration_file;
 mod faults;

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 
 use super::{
     capacity_settings::capacity,
+    cgroup_settings::cgroups,
     cluster,
     configuration_file::{drop_in, drop_ins, main_file, merge},
     flags::Flags,
@@ -220,6 +221,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
             user_namespaces: user_namespace_options(config),
             seccomp_default: config.seccomp_default == Some(true),
         },
+        cgroups: cgroups(config),
         capacity: capacity(config),
         sync_frequency: span(config.sync_frequency),
         max_container_restart_period: config

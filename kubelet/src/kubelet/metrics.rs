@@ -32,6 +32,7 @@ impl Kubelet {
         parts.pleg.collect(page);
         parts.runtime.metrics().collect(page);
         parts.runtime.images().collect(page);
+        parts.cgroups.collect(page);
         parts.volumes.collect(page);
         parts.admission.collect(page);
         parts.starts.collect(page);

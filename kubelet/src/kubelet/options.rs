@@ -7,7 +7,10 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
 use kubelet_runtime::RuntimeOptions;
 
-use crate::node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod};
+use crate::{
+    node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod},
+    pod_cgroups::options::CgroupOptions,
+};
 
 /// Options of the kubelet and of its parts, after flags, file and defaults are merged.
 #[derive(Clone, Debug)]
@@ -20,6 +23,9 @@ pub struct KubeletOptions {
     pub cri: CriOptions,
     /// How pods are run.
     pub runtime: RuntimeOptions,
+    /// The cgroups of pods; none if the runtime chooses where it creates those of containers
+    /// (`cgroupsPerQOS` is false).
+    pub cgroups: Option<CgroupOptions>,
     /// The node's capacity for pods.
     pub capacity: CapacityOptions,
     /// How often a pod without changes is synced (`syncFrequency`).
@@ -38,13 +44,14 @@ pub struct KubeletOptions {
 }
 
 impl Default for KubeletOptions {
-    /// Upstream's defaults, on a node named `localhost`.
+    /// Upstream's defaults, on a node named `localhost` without cgroups of pods.
     fn default() -> Self {
         Self {
             node: LocalNode::default(),
             node_labels: BTreeMap::new(),
             cri: CriOptions::default(),
             runtime: RuntimeOptions::default(),
+            cgroups: None,
             capacity: CapacityOptions::default(),
             sync_frequency: Duration::from_secs(60),
             max_container_restart_period: Duration::from_secs(300),

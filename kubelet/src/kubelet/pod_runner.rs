@@ -7,7 +7,9 @@ use std::{
 };
 
 use kubelet_api_client::events::{Subject, reason};
+use kubelet_container_manager::NodeLimits;
 use kubelet_cri_client::CriError;
+use kubelet_host::repeatable;
 use kubelet_logs::LogRotation;
 use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::mpsc;
@@ -16,11 +18,13 @@ use tracing::{info, warn};
 
 use super::{Kubelet, logs::running_logs};
 use crate::{
+    active_pods::active_pods,
     allocation::Allocator,
     graceful_shutdown::{inhibitor_lock::InhibitorLockHolder, pod_killer::PodKiller},
-    housekeeping::{Directories, Housekeeping},
+    housekeeping::{Directories, Housekeeping, LeftoverCgroups},
     node::shutdown::{Logind, login_manager::LoginManager},
     pod::removals::Removals,
+    pod_cgroups::{self, LimitKeeper},
     sources::update::PodUpdate,
     status::sync::StatusSync,
     sync_loop::{SyncLoop, SyncLoopInputs},
@@ -92,11 +96,14 @@ impl PodRunner {
         let parts = &*kubelet.0;
         let prepared = cancel.run_until_cancelled(async {
             kubelet.wait_for_runtime().await;
+            // Boxed: the space is needed only at the start.
+            let limits = Box::pin(kubelet.start_cgroups()).await;
             parts.runtime.images().restore().await;
+            limits
         });
-        if prepared.await.is_none() {
+        let Some(limits) = prepared.await else {
             return;
-        }
+        };
         parts.runtime.restore_grants().await;
         let sync_loop = SyncLoop {
             admission: &parts.admission,
@@ -138,6 +145,7 @@ impl PodRunner {
             parts.readiness.run(cancel.clone()),
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
+            Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
             sync_loop.run(inputs, cancel.clone()),
             allocator.run(cancel.clone()),
         );
@@ -182,6 +190,36 @@ impl Kubelet {
         }
     }
 
+    /// Creates the cgroups of pods. Returns the node's limits.
+    async fn start_cgroups(&self) -> NodeLimits {
+        let parts = &*self.0;
+        let Some(options) = parts.options.cgroups.clone() else {
+            return NodeLimits::default();
+        };
+        let (machine, reservation) = (
+            parts.runtime.machine().clone(),
+            parts.options.capacity.reservation.clone(),
+        );
+        let read = move || pod_cgroups::limits::of_node(&machine, &reservation, &options);
+        let node = repeatable::blocking(read).await.unwrap_or_default();
+        if let Some(options) = &parts.options.cgroups {
+            let machine = parts.runtime.machine();
+            pod_cgroups::start(&parts.cgroups, options, &parts.cri, machine, &node).await;
+        }
+        node
+    }
+
+    async fn keep_limits(&self, node: &NodeLimits, cancel: CancellationToken) {
+        let parts = &*self.0;
+        let keeper = LimitKeeper {
+            cgroups: &parts.cgroups,
+            node,
+            pods: || active_pods(&parts.pods, &parts.statuses, &parts.workers),
+            events: &parts.events,
+        };
+        keeper.run(cancel).await;
+    }
+
     fn housekeeping(&self, removals: Removals) -> Housekeeping {
         let parts = &*self.0;
         Housekeeping {
@@ -193,6 +231,7 @@ impl Kubelet {
             volumes: Arc::clone(&parts.volumes),
             mirrors: parts.mirrors.clone(),
             directories: Directories::default(),
+            cgroups: LeftoverCgroups::new(Arc::clone(&parts.cgroups), Arc::clone(&parts.volumes)),
             removals,
         }
     }

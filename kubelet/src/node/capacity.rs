@@ -70,7 +70,7 @@ pub fn read(machine: &Machine, root_dir: &Path, options: &CapacityOptions) -> Qu
 }
 
 /// The number of reserved huge pages of a size in bytes.
-fn huge_pages(size: u64) -> u64 {
+pub(crate) fn huge_pages(size: u64) -> u64 {
     let path = format!(
         "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
         size / 1024

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod allocation;
+mod cgroups;
 mod cluster;
 mod csi;
 mod deadline;

@@ -232,6 +232,15 @@ impl VolumeManager {
         })
     }
 
+    /// Whether the pod has volumes that are not unmounted yet, on disk or known.
+    ///
+    /// # Errors
+    /// The pod's directory cannot be read.
+    pub async fn has_volumes(&self, uid: &PodUid) -> Result<bool, VolumeError> {
+        self.find_volumes(uid).await?;
+        Ok(!self.world.lock().left(uid).is_empty())
+    }
+
     /// Unique names of the volumes that must stay attached to this node, because its pods have
     /// them, may have them or want them. `None` until the volumes of an earlier kubelet were
     /// discovered.

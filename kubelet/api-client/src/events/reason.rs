@@ -81,5 +81,11 @@ pub const NODE_SCHEDULABLE: &str = "NodeSchedulable";
 pub const NODE_NOT_SCHEDULABLE: &str = "NodeNotSchedulable";
 /// The node is shutting down, or the shutdown was cancelled.
 pub const NODE_SHUTDOWN: &str = "Shutdown";
+/// Limits of the node's cgroups were enforced.
+pub const NODE_ALLOCATABLE_ENFORCED: &str = "NodeAllocatableEnforced";
+/// Limits of the node's cgroups could not be enforced.
+pub const FAILED_NODE_ALLOCATABLE_ENFORCEMENT: &str = "FailedNodeAllocatableEnforcement";
+/// The cgroup of a pod could not be created.
+pub const FAILED_TO_CREATE_POD_CONTAINER: &str = "FailedToCreatePodContainer";
 /// The node was rebooted.
 pub const REBOOTED: &str = "Rebooted";

@@ -107,6 +107,7 @@ impl RuntimeManager {
         };
         let parts = sandbox_config::SandboxConfigInputs {
             attempt,
+            cgroup_parent: self.cgroups.parent_of_containers(pod)?,
             dns: dns::dns_config(
                 pod,
                 &self.options.dns,

@@ -1,5 +1,8 @@
 use std::fs;
 
+use kubelet_container_manager::{
+    ContainerManagerOptions, Enforcement, Limits, PodCgroupOptions, cgroup::Driver,
+};
 use kubelet_pod_spec::quantity::NANOS;
 use kubelet_server::{
     ClusterDependencies, Servers,
@@ -10,6 +13,7 @@ use super::*;
 use crate::{
     cli::{Command, parse},
     node::{capacity::CapacityOptions, options::NodeOptions},
+    pod_cgroups::options::{CgroupOptions, CgroupSource},
 };
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -57,7 +61,19 @@ fn nothing_given_is_the_default_of_each_part() {
         reservation: settings.options.capacity.reservation.clone(),
         ..CapacityOptions::default()
     };
+    // By themselves, pods have no cgroups.
+    let cgroups = CgroupOptions {
+        driver: Driver::Cgroupfs,
+        manager: ContainerManagerOptions {
+            enforce: vec![Enforcement::Pods],
+            ..ContainerManagerOptions::default()
+        },
+        kube_reserved: Limits::default(),
+        system_reserved: Limits::default(),
+        source: CgroupSource::Machine,
+    };
     let expected = KubeletOptions {
+        cgroups: Some(cgroups),
         // The machine's own.
         node: settings.options.node.clone(),
         cri: CriOptions {
@@ -80,6 +96,45 @@ fn nothing_given_is_the_default_of_each_part() {
     assert_eq!(
         format!("{:#?}", member.cluster.unwrap().node),
         format!("{expected:#?}")
+    );
+}
+
+#[test]
+fn cgroups_of_pods_are_as_configured() {
+    let none = with_file(
+        "cgroupsPerQOS: false\nenforceNodeAllocatable: [none]\n",
+        &[],
+    )
+    .unwrap();
+    assert!(none.options.cgroups.is_none());
+    let settings = with_file(
+        "cgroupDriver: systemd\nkubeReserved: {cpu: 500m, memory: 1Mi, pid: '9'}\n\
+         kubeReservedCgroup: /kube\nenforceNodeAllocatable: [pods, kube-reserved]\n\
+         cpuCFSQuotaPeriod: 20ms\npodPidsLimit: 7\n",
+        &["--cgroup-root=/own"],
+    )
+    .unwrap();
+    assert_eq!(settings.warnings, [""; 0]);
+    let cgroups = settings.options.cgroups.unwrap();
+    assert_eq!(cgroups.driver, Driver::Systemd);
+    assert_eq!(
+        cgroups.manager,
+        ContainerManagerOptions {
+            cgroup_root: "/own".to_owned(),
+            pods: PodCgroupOptions {
+                cpu_cfs_quota_period: Duration::from_millis(20),
+                pids_limit: Some(7),
+                ..PodCgroupOptions::default()
+            },
+            enforce: vec![Enforcement::Pods, Enforcement::KubeReserved],
+            kube_reserved_cgroup: "/kube".to_owned(),
+            ..ContainerManagerOptions::default()
+        }
+    );
+    let kube = cgroups.kube_reserved;
+    assert_eq!(
+        (kube.cpu, kube.memory, kube.pids),
+        (Some(500), Some(1 << 20), Some(9))
     );
 }
 
@@ -262,14 +317,14 @@ fn another_kind_is_refused() {
 fn what_has_no_effect_is_said_in_one_line() {
     let settings = with_file(
         "protectKernelDefaults: true\nevictionHard: {memory.available: 5%}\n",
-        &["--pod-max-pids=3"],
+        &["--kubelet-cgroups=/kubelet"],
     )
     .unwrap();
     assert_eq!(
         settings.warnings,
         [
             "configuration file fields without effect yet: evictionHard, protectKernelDefaults",
-            "flags without effect: --pod-max-pids",
+            "flags without effect: --kubelet-cgroups",
         ]
     );
 }

@@ -56,6 +56,9 @@ impl LoneKubelet {
             &format!("--root-dir={}", show("root")),
             &format!("--container-logs-dir={}", show("links")),
             "--hostname-override=node-1",
+            // The runtime starts no processes.
+            "--cgroups-per-qos=false",
+            "--enforce-node-allocatable=none",
         ];
         let log = path("kubelet.log");
         let process = Process::start("kubelet", None, Path::new("prlimit"), &args, &log).unwrap();
