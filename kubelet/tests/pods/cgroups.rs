@@ -186,3 +186,29 @@ async fn a_cgroup_that_lacks_a_controller_is_completed_while_its_pod_runs_on() {
     assert_eq!(cgroups.config(POD).unwrap().cpu_shares, Some(512));
     kubelet.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_changes_the_limits_of_the_pod() {
+    let (node, cgroups) = (Node::new(), FakeCgroups::new(Driver::Cgroupfs));
+    let kubelet = node.start_with(options(&node, &cgroups));
+    let sized = |cpu: &str, memory: &str| {
+        burstable(&json!({"requests": {"cpu": cpu}, "limits": {"cpu": "2", "memory": memory}}))
+    };
+    kubelet.add(sized("500m", "64Mi")).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let limits = || {
+        let config = cgroups.config(POD).unwrap();
+        (config.cpu_shares, config.memory)
+    };
+    for (cpu, memory, expected) in [
+        ("1", "128Mi", (Some(1024), Some(128 << 20))),
+        ("250m", "32Mi", (Some(256), Some(32 << 20))),
+    ] {
+        kubelet.update(sized(cpu, memory)).await;
+        until("the pod's limits", 10 * SECOND, || limits() == expected).await;
+        let config = node.runtime.running("c")[0].config.clone();
+        let linux = config.linux.unwrap().resources.unwrap();
+        assert_eq!(Some(linux.memory_limit_in_bytes), expected.1);
+    }
+    kubelet.stop().await;
+}

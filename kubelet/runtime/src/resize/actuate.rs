@@ -5,6 +5,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
+use kubelet_container_manager::cgroup::CgroupError;
 use kubelet_cri_client::{
     CriError,
     pod_status::{ContainerState, PodStatus},
@@ -41,6 +42,9 @@ enum ResizeError {
          current usage ({usage})"
     )]
     InUseByPod { limit: i64, usage: u64 },
+    /// The pod's cgroup could not be changed.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// The runtime did not report the usage or apply the resources.
     #[error(transparent)]
     Cri(#[from] CriError),
@@ -107,6 +111,9 @@ impl RuntimeManager {
             self.check_memory(update).await?;
         }
         // The pod's resources must never be less than those of its containers.
+        if let Some(manager) = self.cgroups.manager() {
+            manager.raise_limits(pod).await?;
+        }
         let shrinks = whole.is_some_and(|now| {
             [Resource::Memory, Resource::Cpu]
                 .iter()
@@ -130,6 +137,10 @@ impl RuntimeManager {
         }
         if shrinks {
             self.update_sandbox(spec, sandbox_id).await?;
+        }
+        if let Some(manager) = self.cgroups.manager() {
+            manager.settle_limits(pod).await?;
+            self.cgroups.announce_change();
         }
         if whole.is_some() {
             self.made_sandbox(pod, spec);
