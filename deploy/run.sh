@@ -122,6 +122,9 @@ kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://$socket
 staticPodPath: $manifests
 podLogsDir: $run/pods
+# The machine may have a kubelet with pods of its own, whose cgroups have the same names.
+cgroupsPerQOS: false
+enforceNodeAllocatable: [none]
 Y
   start kubelet "$bin/kubelet" --config "$run/kubelet.yaml" --root-dir "$run/kubelet"
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cgroup_root;
 pub mod cluster;
 pub mod cni;
 pub mod containerd;

@@ -30,6 +30,7 @@ use tokio::{
 use tonic::transport::{Channel, Endpoint};
 
 use crate::{
+    cgroup_root::CgroupRoot,
     containerd::Containerd,
     containerd_shims::unmount_below,
     engine::Engine,
@@ -48,6 +49,8 @@ pub struct Node {
     kubelet: Option<Process>,
     shim: Option<Process>,
     runtime: Runtime,
+    /// The cgroup of the pods.
+    pub cgroups: CgroupRoot,
     dir: TempDir,
 }
 
@@ -109,6 +112,7 @@ impl Node {
             kubelet: None,
             shim: None,
             runtime: Runtime::Containerd(containerd),
+            cgroups: cgroup_root(&dir)?,
             dir,
         };
         fs::create_dir_all(node.manifests())?;
@@ -123,6 +127,7 @@ impl Node {
             kubelet: None,
             shim: None,
             runtime: Runtime::Docker { engine, network },
+            cgroups: cgroup_root(&dir)?,
             dir,
         };
         fs::create_dir_all(node.manifests())?;
@@ -199,7 +204,10 @@ impl Node {
         )?;
         let (config, root) = (config.display().to_string(), path("kubelet"));
         let links = path("containers");
+        let cgroups = self.cgroups.path();
         let mut args = vec![
+            "--cgroup-root",
+            &cgroups,
             "--config",
             &config,
             "--root-dir",
@@ -440,6 +448,12 @@ pub fn is_ready(pod: &Value) -> bool {
 
 fn directory() -> Result<TempDir> {
     Ok(tempfile::Builder::new().prefix("e2e-").tempdir()?)
+}
+
+/// Named after the directory of the node, which is unique.
+fn cgroup_root(dir: &TempDir) -> Result<CgroupRoot> {
+    let name = dir.path().file_name().context("no name")?;
+    CgroupRoot::create(&name.to_string_lossy())
 }
 
 /// A binary of this workspace, from the build profile of the tests.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod cgroups;
 mod hostile;
 mod kubectl;
 mod kubectl_api;
