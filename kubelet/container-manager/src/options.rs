@@ -43,7 +43,7 @@ pub struct ContainerManagerOptions {
     /// The cgroup in which `kubepods` is created (`cgroupRoot`), as a path of the cgroup file
     /// system.
     pub cgroup_root: String,
-    /// Of pods.
+    /// Options of the cgroups of pods.
     pub pods: PodCgroupOptions,
     /// What is enforced (`enforceNodeAllocatable`).
     pub enforce: Vec<Enforcement>,

@@ -117,7 +117,7 @@ pub type CgroupFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CgroupError
 
 /// The cgroups of a machine.
 pub trait Cgroups: Collector {
-    /// Who creates cgroups.
+    /// The cgroup driver.
     fn driver(&self) -> Driver;
 
     /// Whether the unified hierarchy is used.
