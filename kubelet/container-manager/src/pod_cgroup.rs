@@ -118,14 +118,19 @@ impl ContainerManager {
         pod_config::of_pod(spec, &self.options.pods, self.cgroups.is_v2())
     }
 
-    /// Removes the cgroup of a pod that has ended, and kills what is still in it.
+    /// Removes the cgroup of a pod that has ended, and kills what is still in it. Does nothing for a
+    /// pod whose UID cannot be part of a cgroup's name, which never had one.
     ///
     /// # Errors
     /// A process does not end, or the cgroup cannot be removed.
     pub async fn remove(&self, pod: &Pod) -> Result<(), CgroupError> {
         let uid = PodUid::of(pod);
-        let name = self.name(&uid, pod.spec.as_ref())?;
-        self.cgroups.remove(&name).await?;
+        let name = self.name(&uid, pod.spec.as_ref());
+        if let Ok(name) = name
+            && name.path(self.cgroups.driver()).is_ok()
+        {
+            self.cgroups.remove(&name).await?;
+        }
         self.forget(&uid);
         Ok(())
     }

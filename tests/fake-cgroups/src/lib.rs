@@ -158,6 +158,7 @@ impl Cgroups for FakeCgroups {
     fn remove<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, ()> {
         Box::pin(async move {
             let path = name.to_string();
+            name.path(self.driver)?;
             let below = format!("{path}/");
             let mut all = self.all.lock();
             all.retain(|one, _| *one != path && !one.starts_with(&below));

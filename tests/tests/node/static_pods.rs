@@ -405,9 +405,12 @@ async fn run_once_starts_the_pods_and_ends() {
     node.write_manifest("web.yaml", &web("web", "")).unwrap();
     let endpoint = node.cri_endpoint();
     let manifests = node.manifests().display().to_string();
+    let cgroups = node.cgroups.path();
     let ran = node
         .kubelet_command(&[
             "--runonce",
+            "--cgroup-root",
+            &cgroups,
             "--pod-manifest-path",
             &manifests,
             "--container-runtime-endpoint",
@@ -418,6 +421,8 @@ async fn run_once_starts_the_pods_and_ends() {
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(ran.status.success(), "{said}");
+    // Elsewhere, the pod's cgroup would stay on the machine.
+    assert!(node.cgroups.has("kubepods/besteffort"), "{said}");
     let mut cri = Cri::of(&node).await.unwrap();
     let running = cri.containers(cri::ContainerFilter::default()).await;
     let running = running.unwrap();
