@@ -10,11 +10,15 @@ use kubelet_pod_spec::identity::PodUid;
 use kubelet_volume::VolumeManager;
 use tracing::{debug, info, warn};
 
+use crate::pod::removals::Removals;
+
 /// The clean-up of the pods' cgroups, in one task at a time.
 #[derive(Debug)]
 pub(crate) struct LeftoverCgroups {
     cgroups: Arc<PodCgroups>,
     volumes: Arc<VolumeManager>,
+    /// Tells the pods' workers which removals are in progress.
+    removals: Removals,
     is_running: Arc<AtomicBool>,
 }
 
@@ -28,10 +32,15 @@ impl Drop for Turn {
 }
 
 impl LeftoverCgroups {
-    pub(crate) fn new(cgroups: Arc<PodCgroups>, volumes: Arc<VolumeManager>) -> Self {
+    pub(crate) fn new(
+        cgroups: Arc<PodCgroups>,
+        volumes: Arc<VolumeManager>,
+        removals: Removals,
+    ) -> Self {
         Self {
             cgroups,
             volumes,
+            removals,
             is_running: Arc::default(),
         }
     }
@@ -47,10 +56,11 @@ impl LeftoverCgroups {
         }
         let turn = Turn(Arc::clone(&self.is_running));
         let (cgroups, volumes) = (Arc::clone(&self.cgroups), Arc::clone(&self.volumes));
+        let removals = self.removals.clone();
         tokio::spawn(async move {
             let _turn = turn;
             if let Some(manager) = cgroups.manager() {
-                remove_leftovers(manager, &volumes, &keep).await;
+                remove_leftovers(manager, &volumes, &removals, &keep).await;
             }
         });
     }
@@ -59,6 +69,7 @@ impl LeftoverCgroups {
 async fn remove_leftovers(
     manager: &ContainerManager,
     volumes: &VolumeManager,
+    removals: &Removals,
     keep: &(impl Fn(&PodUid) -> bool + Sync),
 ) {
     let all = match manager.all().await {
@@ -70,20 +81,32 @@ async fn remove_leftovers(
     };
     for (uid, name) in all.iter().filter(|(uid, _)| !keep(uid)) {
         // What memory-backed volumes use would be charged to the cgroup above.
-        let done = match volumes.has_volumes(uid).await {
-            Ok(false) if !keep(uid) => {
-                let removed = manager.remove_leftover(uid, name).await;
-                removed.inspect(|()| info!(pod_uid = %uid, cgroup = %name, "removed the cgroup of an orphaned pod"))
-            }
-            Ok(false) => continue,
-            Ok(true) => manager.slow_down(name).await,
+        let has_volumes = match volumes.has_volumes(uid).await {
+            Ok(has_volumes) => has_volumes,
             Err(error) => {
                 debug!(pod_uid = %uid, %error, "cannot tell whether an orphaned pod has volumes");
                 continue;
             }
         };
-        if let Err(error) = done {
-            warn!(pod_uid = %uid, cgroup = %name, %error, "cannot clean up the cgroup of an orphaned pod");
+        // A pod that comes back waits for the end, and is not killed in its old cgroup.
+        let _removal = removals.begin(uid);
+        if keep(uid) {
+            continue;
+        }
+        let done = if has_volumes {
+            manager.slow_down(name).await
+        } else {
+            manager.remove_leftover(uid, name).await
+        };
+        match done {
+            Ok(()) if has_volumes => {}
+            Ok(()) => {
+                info!(pod_uid = %uid, cgroup = %name, "removed the cgroup of an orphaned pod");
+            }
+            Err(error) => warn!(
+                pod_uid = %uid, cgroup = %name, %error,
+                "cannot clean up the cgroup of an orphaned pod"
+            ),
         }
     }
 }

@@ -231,7 +231,11 @@ impl Kubelet {
             volumes: Arc::clone(&parts.volumes),
             mirrors: parts.mirrors.clone(),
             directories: Directories::default(),
-            cgroups: LeftoverCgroups::new(Arc::clone(&parts.cgroups), Arc::clone(&parts.volumes)),
+            cgroups: LeftoverCgroups::new(
+                Arc::clone(&parts.cgroups),
+                Arc::clone(&parts.volumes),
+                removals.clone(),
+            ),
             removals,
         }
     }
