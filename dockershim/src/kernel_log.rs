@@ -9,7 +9,7 @@ use std::{
 
 use rustix::{fs::OFlags, io::Errno};
 
-use crate::process::SCOPE;
+use cgroup_stats::SCOPE;
 
 /// The longest record that the kernel returns.
 const LONGEST_RECORD: usize = 8 * 1024;

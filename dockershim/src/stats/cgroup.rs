@@ -1,41 +1,12 @@
 //! Finds a container's cgroups from `/proc/<pid>/cgroup` and the mounts of the hierarchies
 //! (`cgroups(7)`), once per process.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs,
-    path::{Component, Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
+use cgroup_stats::{Cgroup, Mounts};
 use parking_lot::Mutex;
 
-use crate::{
-    model::Id,
-    process::{Processes, bears},
-};
-
-/// The directories of a cgroup. Only in v1 does each controller have its own directory.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cgroup {
-    v1: BTreeMap<String, PathBuf>,
-    unified: Option<PathBuf>,
-}
-
-/// A mount of a hierarchy.
-#[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    /// The cgroup that is the root of the mount.
-    root: String,
-    point: PathBuf,
-}
-
-/// The mounts of all hierarchies.
-#[derive(Debug, Default)]
-struct Mounts {
-    v1: BTreeMap<String, Mount>,
-    unified: Option<Mount>,
-}
+use crate::{model::Id, process::Processes};
 
 /// Finds and caches cgroups.
 #[derive(Debug)]
@@ -45,8 +16,6 @@ pub struct CgroupCache {
     /// The cached cgroups by container, with the pid that they were found for.
     known: Mutex<HashMap<Id, (i64, Arc<Cgroup>)>>,
 }
-
-// === impl CgroupCache ===
 
 impl CgroupCache {
     /// Creates an empty cache.
@@ -81,205 +50,20 @@ impl CgroupCache {
     fn mounts(&self) -> Option<Arc<Mounts>> {
         let mut known = self.mounts.lock();
         if known.is_none() {
-            let table = fs::read_to_string(self.processes.proc().join("self/mountinfo")).ok()?;
-            *known = Some(Arc::new(Mounts::parse(&table)));
+            *known = Some(Arc::new(Mounts::read(self.processes.proc()).ok()?));
         }
         known.clone()
     }
 }
 
-// === impl Mounts ===
-
-impl Mounts {
-    /// Parses `/proc/self/mountinfo`.
-    fn parse(table: &str) -> Self {
-        let mut mounts = Self::default();
-        for line in table.lines() {
-            let Some((before, after)) = line.split_once(" - ") else {
-                continue;
-            };
-            let mut before = before.split(' ').skip(3);
-            let (Some(root), Some(point)) = (before.next(), before.next()) else {
-                continue;
-            };
-            let mut after = after.split(' ');
-            let (kind, options) = (after.next(), after.nth(1).unwrap_or_default());
-            let mount = || Mount {
-                root: root.to_owned(),
-                point: point.into(),
-            };
-            // If a hierarchy is mounted several times, use the first mount.
-            match kind {
-                Some("cgroup2") => {
-                    mounts.unified.get_or_insert_with(mount);
-                }
-                Some("cgroup") => {
-                    for controller in options.split(',') {
-                        let entry = mounts.v1.entry(controller.to_owned());
-                        entry.or_insert_with(mount);
-                    }
-                }
-                _ => {}
-            }
-        }
-        mounts
-    }
-
-    /// The cgroup of the container `id` from a process's `/proc/<pid>/cgroup`.
-    fn locate(&self, table: &str, id: &str) -> Option<Cgroup> {
-        let mut cgroup = Cgroup::default();
-        for line in table.lines() {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-                continue;
-            };
-            if controllers.is_empty() {
-                cgroup.unified = self.unified.as_ref().and_then(|m| m.directory(path, id));
-                continue;
-            }
-            for controller in controllers.split(',') {
-                let mount = self.v1.get(controller);
-                if let Some(directory) = mount.and_then(|m| m.directory(path, id)) {
-                    cgroup.v1.insert(controller.to_owned(), directory);
-                }
-            }
-        }
-        (cgroup.unified.is_some() || !cgroup.v1.is_empty()).then_some(cgroup)
-    }
-}
-
-// === impl Mount ===
-
-impl Mount {
-    /// The directory of the cgroup `path`, truncated after the component for `id`: a process such
-    /// as systemd moves itself to a cgroup below its container's.
-    fn directory(&self, path: &str, id: &str) -> Option<PathBuf> {
-        let below = Path::new(path)
-            .strip_prefix(&self.root)
-            .unwrap_or_else(|_| {
-                let path = Path::new(path);
-                path.strip_prefix("/").unwrap_or(path)
-            });
-        let mut directory = self.point.clone();
-        for part in below.components() {
-            let Component::Normal(name) = part else {
-                return None;
-            };
-            directory.push(name);
-            if name.to_str().is_some_and(|name| bears(name, id)) {
-                return Some(directory);
-            }
-        }
-        None
-    }
-}
-
-// === impl Cgroup ===
-
-impl Cgroup {
-    /// The directory of a v1 controller.
-    pub fn v1(&self, controller: &str) -> Option<&Path> {
-        self.v1.get(controller).map(PathBuf::as_path)
-    }
-
-    /// The directory in the v2 hierarchy. On a hybrid node, it has only the pressure files, as the
-    /// controllers are in v1.
-    pub fn unified(&self) -> Option<&Path> {
-        self.unified.as_deref()
-    }
-
-    /// The parent cgroup; for a sandbox with a cgroup parent, the pod's.
-    #[must_use]
-    pub fn parent(&self) -> Self {
-        let up = |path: &PathBuf| path.parent().map(Path::to_owned);
-        Self {
-            v1: self
-                .v1
-                .iter()
-                .filter_map(|(controller, path)| Some((controller.clone(), up(path)?)))
-                .collect(),
-            unified: self.unified.as_ref().and_then(up),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use std::fs;
 
     use super::*;
 
     const ID: &str = "0123456789abcdef";
-    const V1: &str = "\
-        30 20 0:25 / /cg/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct\n\
-        31 20 0:26 / /cg/memory rw shared:3 - cgroup cgroup rw,memory\n\
-        32 20 0:27 / /cg/systemd rw - cgroup cgroup rw,name=systemd\n";
     const V2: &str = "33 20 0:28 / /cg/unified rw - cgroup2 cgroup2 rw,nsdelegate\n";
-
-    fn locate(mounts: &str, table: &str) -> Option<Cgroup> {
-        Mounts::parse(mounts).locate(table, ID)
-    }
-
-    #[test]
-    fn each_controller_of_v1_has_its_directory() {
-        let table =
-            format!("3:memory:/kubepods/podx/{ID}\n2:cpu,cpuacct:/docker/{ID}\n1:name=systemd:/\n");
-        let found = locate(V1, &table).unwrap();
-        for (controller, directory) in [
-            ("cpu", format!("/cg/cpu,cpuacct/docker/{ID}")),
-            ("cpuacct", format!("/cg/cpu,cpuacct/docker/{ID}")),
-            ("memory", format!("/cg/memory/kubepods/podx/{ID}")),
-        ] {
-            assert_eq!(found.v1(controller), Some(Path::new(&directory)));
-        }
-        assert_eq!((found.v1("pids"), found.unified()), (None, None));
-        assert_eq!(
-            found.parent().v1("memory"),
-            Some(Path::new("/cg/memory/kubepods/podx"))
-        );
-    }
-
-    #[test]
-    fn the_unified_hierarchy() {
-        let slice = "/cg/unified/kubepods.slice/kubepods-podx.slice";
-        let table = format!("0::/kubepods.slice/kubepods-podx.slice/docker-{ID}.scope/init.scope");
-        let found = locate(V2, &table).unwrap();
-        assert_eq!(
-            found.unified(),
-            Some(Path::new(&format!("{slice}/docker-{ID}.scope")))
-        );
-        assert_eq!(found.parent().unified(), Some(Path::new(slice)));
-        assert_eq!(found.v1("memory"), None);
-    }
-
-    #[test]
-    fn both_on_a_hybrid_node() {
-        let table = format!("4:memory:/docker/{ID}\n0::/docker/{ID}\n");
-        let found = locate(&[V1, V2].concat(), &table).unwrap();
-        assert!(found.v1("memory").is_some() && found.unified().is_some());
-    }
-
-    #[test]
-    fn a_mount_may_show_a_part_only() {
-        let mounts = "30 20 0:25 /docker/outer /cg rw - cgroup2 cgroup rw\n";
-        let found = locate(mounts, &format!("0::/docker/outer/docker/{ID}")).unwrap();
-        assert_eq!(
-            found.unified(),
-            Some(Path::new(&format!("/cg/docker/{ID}")))
-        );
-    }
-
-    #[test]
-    fn a_process_of_another_is_not_found() {
-        for table in [
-            "0::/docker/other\n",
-            "0::/\n",
-            "0::/../../0123456789abcdef",
-            "",
-        ] {
-            assert_eq!(locate(V2, table), None, "{table}");
-        }
-    }
 
     #[test]
     fn what_was_found_is_kept_for_the_process() {
@@ -300,12 +84,5 @@ mod tests {
         assert_eq!(cache.find(ID, 0), None);
         cache.retain(|_| false);
         assert_eq!(cache.find(ID, 7), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_table_is_read_without_panic(mounts in "[ a-z0-9:,/-]{0,60}\n.{0,60}", table in "[0-9]:[a-z,]{0,6}:.{0,60}") {
-            let _ = locate(&mounts, &table);
-        }
     }
 }

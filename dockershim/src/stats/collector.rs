@@ -1,7 +1,8 @@
 //! Collects the resource usage of sandboxes and containers.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
+use cgroup_stats::{Cgroup, DeviceNames, Interface, KernelFileReader, Resource};
 use cri_proto::runtime::v1::{
     ContainerStats, CpuUsage, IoUsage, LinuxPodSandboxStats, MemoryUsage, NamespaceMode,
     PodSandboxState, PodSandboxStats, ProcessUsage, SwapUsage, UInt64Value,
@@ -10,13 +11,11 @@ use tokio::time::Instant;
 
 use super::{
     Stats,
-    cgroup::Cgroup,
     convert::{
-        container_attributes, filesystem_usage, memory_usage, sandbox_attributes, swap_usage, value,
+        container_attributes, filesystem_usage, memory_usage, psi, sandbox_attributes, swap_usage,
+        value,
     },
-    network::{self, Interface},
-    pressure::Resource,
-    usage::KernelFileReader,
+    network,
 };
 use crate::{
     clock::now,
@@ -29,8 +28,7 @@ pub struct StatsCollector {
     pub(super) stats: Arc<Stats>,
     pub(super) root_dir: String,
     pub(super) reader: KernelFileReader,
-    /// Device paths by `major:minor`.
-    pub(super) devices: HashMap<String, String>,
+    pub(super) devices: DeviceNames,
 }
 
 /// The usage of a cgroup; empty if it is gone.
@@ -48,7 +46,7 @@ impl StatsCollector {
             stats,
             root_dir,
             reader: KernelFileReader::default(),
-            devices: HashMap::new(),
+            devices: DeviceNames::default(),
         }
     }
 
@@ -146,22 +144,24 @@ impl StatsCollector {
             timestamp,
             usage_core_nano_seconds: value(used),
             usage_nano_cores: None,
-            psi: reader.pressure(cgroup, Resource::Cpu),
+            psi: reader.pressure(cgroup, Resource::Cpu).as_ref().map(psi),
         });
         let memory = reader.memory(cgroup);
         Usage {
             cpu,
             memory: memory.as_ref().map(|memory| {
-                let psi = reader.pressure(cgroup, Resource::Memory);
-                memory_usage(memory, psi, timestamp)
+                let pressure = reader.pressure(cgroup, Resource::Memory);
+                memory_usage(memory, pressure.as_ref().map(psi), timestamp)
             }),
             swap: memory
                 .and_then(|memory| memory.swap)
                 .map(|swap| swap_usage(swap, timestamp)),
-            io: reader.pressure(cgroup, Resource::Io).map(|psi| IoUsage {
-                timestamp,
-                psi: Some(psi),
-            }),
+            io: reader
+                .pressure(cgroup, Resource::Io)
+                .map(|pressure| IoUsage {
+                    timestamp,
+                    psi: Some(psi(&pressure)),
+                }),
         }
     }
 

@@ -1,14 +1,12 @@
 //! Conversion of usage values to CRI's types.
 
+use cgroup_stats::{Memory, Pressure, Stall, Swap};
 use cri_proto::runtime::v1::{
     ContainerAttributes, FilesystemIdentifier, FilesystemUsage, MemoryUsage, PodSandboxAttributes,
-    PsiStats, SwapUsage, UInt64Value,
+    PsiData, PsiStats, SwapUsage, UInt64Value,
 };
 
-use super::{
-    usage::{Memory, Swap},
-    writable_layer::Measurement,
-};
+use super::writable_layer::Measurement;
 use crate::model::{Container, Sandbox};
 
 /// Wraps a number in CRI's optional type.
@@ -58,6 +56,20 @@ pub fn swap_usage(swap: Swap, timestamp: i64) -> SwapUsage {
         timestamp,
         swap_available_bytes: swap.available.and_then(value),
         swap_usage_bytes: value(swap.usage),
+    }
+}
+
+/// Pressure stall information.
+pub fn psi(pressure: &Pressure) -> PsiStats {
+    let data = |stall: Stall| PsiData {
+        total: stall.total,
+        avg10: stall.avg10,
+        avg60: stall.avg60,
+        avg300: stall.avg300,
+    };
+    PsiStats {
+        full: pressure.full.map(data),
+        some: pressure.some.map(data),
     }
 }
 

@@ -2,16 +2,13 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _};
 
+use cgroup_stats::{Cgroup, Descriptors, Direction, Resource};
 use cri_proto::runtime::v1::{ContainerMetrics, Metric, PodSandboxMetrics};
 
 use super::{
     StatsCollector,
-    cgroup::Cgroup,
     convert::value,
-    descriptors,
     families::{self as family, BASE_LABELS, Family},
-    network::Direction,
-    pressure::Resource,
 };
 use crate::{
     clock::now,
@@ -223,7 +220,9 @@ impl StatsCollector {
         let tasks = self.reader.tasks(cgroup);
         if let Some(processes) = &tasks.processes {
             metrics.add(family::PROCESSES, [], processes.len() as u64);
-            let open = descriptors::count(&self.stats.processes, id, processes);
+            let known = &self.stats.processes;
+            let opened = processes.iter().map(|pid| known.open(id, (*pid).into()));
+            let open = Descriptors::total(opened.filter_map(Result::ok));
             metrics.add_known(family::FILE_DESCRIPTORS, open.map(|open| open.all));
             metrics.add_known(family::SOCKETS, open.map(|open| open.sockets));
         }
@@ -236,18 +235,18 @@ impl StatsCollector {
 
     fn add_io(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
         for io in self.reader.io(cgroup) {
-            let device = self.device(&io.device);
+            let device = self.devices.path(&io.device);
             for (family, number) in [
                 (family::FS_READ_BYTES, io.read_bytes),
                 (family::FS_READS, io.reads),
                 (family::FS_WRITE_BYTES, io.write_bytes),
                 (family::FS_WRITES, io.writes),
             ] {
-                metrics.add(family, [&device], number);
+                metrics.add(family, [device], number);
             }
             let (major, minor) = io.device.split_once(':').unwrap_or_default();
             for (operation, number) in [("Read", io.read_bytes), ("Write", io.write_bytes)] {
-                let labels = [&device, major, minor, operation];
+                let labels = [device, major, minor, operation];
                 metrics.add(family::BLKIO_USAGE, labels, number);
             }
         }
@@ -260,27 +259,14 @@ impl StatsCollector {
         };
         let number = metadata.dev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        let device = self.device(&format!("{major}:{minor}"));
+        let device = self.devices.path(&format!("{major}:{minor}"));
         let size = stat.f_blocks.saturating_mul(stat.f_frsize);
-        metrics.add(family::FS_LIMIT, [&device], size);
-        metrics.add(family::FS_INODES, [&device], stat.f_files);
-        metrics.add(family::FS_INODES_FREE, [&device], stat.f_ffree);
+        metrics.add(family::FS_LIMIT, [device], size);
+        metrics.add(family::FS_INODES, [device], stat.f_files);
+        metrics.add(family::FS_INODES_FREE, [device], stat.f_ffree);
         if let Some(layer) = self.stats.layers.of(id) {
-            metrics.add(family::FS_USAGE, [&device], layer.bytes);
+            metrics.add(family::FS_USAGE, [device], layer.bytes);
         }
-    }
-
-    /// The path of the device `major:minor`, or the numbers if it has none.
-    fn device(&mut self, numbers: &str) -> String {
-        if let Some(known) = self.devices.get(numbers) {
-            return known.clone();
-        }
-        let about = fs::read_to_string(format!("/sys/dev/block/{numbers}/uevent"));
-        let about = about.unwrap_or_default();
-        let name = about.lines().find_map(|line| line.strip_prefix("DEVNAME="));
-        let path = name.map_or(numbers.to_owned(), |name| format!("/dev/{name}"));
-        self.devices.insert(numbers.to_owned(), path.clone());
-        path
     }
 }
 

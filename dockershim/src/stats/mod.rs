@@ -5,23 +5,19 @@
 //! size of writable layers, which requires walking through their files, is measured in the
 //! background ([`writable_layer`]).
 
-pub mod block_io;
 pub mod cgroup;
 mod collector;
 pub mod convert;
-mod cpu_rate;
-mod descriptors;
 mod disk_walk;
 pub mod families;
 mod metrics;
 pub mod network;
-pub mod pressure;
 mod upper_dir;
-pub mod usage;
 pub mod writable_layer;
 
 use std::{sync::Arc, time::Duration};
 
+use cgroup_stats::CpuRates;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +29,6 @@ use crate::{
     process::Processes,
 };
 use cgroup::CgroupCache;
-use cpu_rate::CpuRates;
 use network::NetworkNamespaces;
 use writable_layer::WritableLayers;
 

@@ -1,17 +1,17 @@
 //! A cgroup's usage, from its files: see the kernel's `cgroup-v1/*.rst` and `cgroup-v2.rst`.
 //! Missing or unexpected files have no value.
 
-use std::{fs::File, io::Read as _, path::Path, path::PathBuf};
+use std::path::Path;
 
-use super::cgroup::Cgroup;
+use crate::{
+    cgroup::Cgroup,
+    reader::{KernelFileReader, pairs},
+};
 
 /// v1 limits above this mean "unlimited", which the kernel rounds to pages.
 const UNLIMITED: u64 = 1 << 62;
 /// The unit of v1's user and system CPU times (`USER_HZ`).
 const NANOSECONDS_PER_TICK: u64 = 10_000_000;
-/// The read size, larger than any file that the kernel returns in one piece.
-const PIECE: usize = 16 * 1024;
-
 /// CPU time, in nanoseconds across all cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTimes {
@@ -85,13 +85,6 @@ pub struct Tasks {
     pub threads_max: Option<u64>,
 }
 
-/// Reads cgroup files into one buffer.
-#[derive(Debug, Default)]
-pub struct KernelFileReader {
-    buffer: Vec<u8>,
-    path: PathBuf,
-}
-
 // === impl Memory ===
 
 impl Memory {
@@ -109,49 +102,6 @@ impl Memory {
 // === impl KernelFileReader ===
 
 impl KernelFileReader {
-    /// The text of a file that the kernel returns in one piece, such as a number or a key table;
-    /// `None` if it does not exist. Most of the time of a
-    /// collection is spent in system calls, so this avoids a second read to detect the end.
-    pub(super) fn text(&mut self, directory: &Path, file: &str) -> Option<&str> {
-        self.read(directory, file, true)
-    }
-
-    /// The text of a file that the kernel may return in several pieces, such as a list.
-    pub fn list(&mut self, directory: &Path, file: &str) -> Option<&str> {
-        self.read(directory, file, false)
-    }
-
-    fn read(&mut self, directory: &Path, file: &str, one_piece: bool) -> Option<&str> {
-        self.path.clear();
-        self.path.push(directory);
-        self.path.push(file);
-        let mut file = File::open(&self.path).ok()?;
-        self.read_from(&mut file, one_piece)
-    }
-
-    /// The text of an open file that the kernel may return in several pieces.
-    pub fn whole(&mut self, file: &mut File) -> Option<&str> {
-        self.read_from(file, false)
-    }
-
-    fn read_from(&mut self, file: &mut File, one_piece: bool) -> Option<&str> {
-        let mut length = 0;
-        loop {
-            if self.buffer.len() - length < PIECE {
-                self.buffer.resize(length + PIECE, 0);
-            }
-            let read = file.read(&mut self.buffer[length..]).ok()?;
-            length += read;
-            if read == 0 || (one_piece && length < self.buffer.len()) {
-                return std::str::from_utf8(&self.buffer[..length]).ok();
-            }
-        }
-    }
-
-    fn number(&mut self, directory: &Path, file: &str) -> Option<u64> {
-        self.text(directory, file)?.trim().parse().ok()
-    }
-
     /// The total CPU time, in nanoseconds.
     pub fn cpu(&mut self, cgroup: &Cgroup) -> Option<u64> {
         if let Some(v1) = cgroup.v1("cpuacct") {
@@ -296,11 +246,6 @@ impl KernelFileReader {
         }
     }
 
-    fn pair(&mut self, directory: &Path, file: &str, key: &str) -> Option<u64> {
-        let text = self.text(directory, file)?;
-        Some(pairs(text).find(|(found, _)| *found == key)?.1)
-    }
-
     /// The number of tasks in this cgroup and below, from the pids controller.
     pub fn threads(&mut self, cgroup: &Cgroup) -> Option<u64> {
         let directory = cgroup.v1("pids").or(cgroup.unified())?;
@@ -320,14 +265,6 @@ impl KernelFileReader {
             threads_max: self.number(directory, "pids.max"),
         }
     }
-}
-
-/// Parses lines of a key and a number.
-fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
-    text.lines().filter_map(|line| {
-        let (key, value) = line.split_once(' ')?;
-        Some((key, value.parse().ok()?))
-    })
 }
 
 #[cfg(test)]

@@ -1,20 +1,18 @@
 //! `usageNanoCores`: the CPU usage in billionths of a core, averaged between two reads of a
 //! counter. Reads happen only on request, never by a timer.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::model::Id;
-
 /// The minimum interval; rates over shorter intervals are mostly noise.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// The last reads of the CPU counters of containers and pods.
+/// The last reads of the CPU counters of cgroups, by a name of the caller.
 #[derive(Debug, Default)]
-pub(super) struct CpuRates {
-    known: Mutex<HashMap<Id, Rate>>,
+pub struct CpuRates {
+    known: Mutex<HashMap<Arc<str>, Rate>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +26,7 @@ struct Rate {
 impl CpuRates {
     /// Records that `id` had used `used` nanoseconds of CPU time at `at`, and returns its rate;
     /// `None` before the second read.
-    pub(super) fn observe(&self, id: &str, at: Instant, used: u64) -> Option<u64> {
+    pub fn observe(&self, id: &str, at: Instant, used: u64) -> Option<u64> {
         let mut known = self.known.lock();
         let Some(rate) = known.get_mut(id) else {
             let nano_cores = None;
@@ -70,7 +68,7 @@ impl CpuRates {
     }
 
     /// Removes all entries that are not to `keep`.
-    pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.known.lock().retain(|id, _| keep(id));
     }
 }

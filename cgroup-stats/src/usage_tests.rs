@@ -1,13 +1,10 @@
-use std::{fs, sync::Arc};
+use std::fs;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{
-    process::Processes,
-    stats::{block_io::DeviceIo, cgroup::CgroupCache, pressure::Resource},
-};
+use crate::{DeviceIo, Mounts, Process, Resource};
 
 const ID: &str = "0123456789abcdef";
 const PSI: &str = "some avg10=1.50 avg60=0.25 avg300=0.00 total=12\n\
@@ -60,10 +57,11 @@ impl Node {
         self
     }
 
-    fn cgroup(&self) -> Arc<Cgroup> {
-        let processes = Processes::in_procfs(&self.dir.path().join("proc"));
-        let cache = CgroupCache::new(Arc::new(processes));
-        cache.find(ID, 7).unwrap()
+    fn cgroup(&self) -> Cgroup {
+        let proc = self.dir.path().join("proc");
+        let process = Process::hold(&proc, 7).unwrap();
+        let mounts = Mounts::read(&proc).unwrap();
+        mounts.locate(process.cgroups(), ID).unwrap()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A cgroup's block device I/O.
 
-use super::{cgroup::Cgroup, usage::KernelFileReader};
+use crate::{cgroup::Cgroup, reader::KernelFileReader};
 
 /// The I/O on one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

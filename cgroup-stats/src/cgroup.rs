@@ -1,0 +1,53 @@
+//! A cgroup's directories.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// The directories of a cgroup. Only in v1 does each controller have its own directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cgroup {
+    pub(crate) v1: BTreeMap<String, PathBuf>,
+    pub(crate) unified: Option<PathBuf>,
+}
+
+impl Cgroup {
+    /// The directory of a v1 controller.
+    pub fn v1(&self, controller: &str) -> Option<&Path> {
+        self.v1.get(controller).map(PathBuf::as_path)
+    }
+
+    /// The directory in the v2 hierarchy. On a hybrid node, it has only the pressure files, as the
+    /// controllers are in v1.
+    pub fn unified(&self) -> Option<&Path> {
+        self.unified.as_deref()
+    }
+
+    /// The directory whose `cgroup.procs` has the processes of the cgroup.
+    pub fn processes(&self) -> Option<&Path> {
+        self.v1("pids").or(self.unified())
+    }
+
+    /// The parent cgroup.
+    #[must_use]
+    pub fn parent(&self) -> Self {
+        self.moved(|path| path.parent().map(Path::to_owned))
+    }
+
+    /// The cgroup with this name in it.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        self.moved(|path| Some(path.join(name)))
+    }
+
+    fn moved(&self, to: impl Fn(&Path) -> Option<PathBuf>) -> Self {
+        let v1 = self.v1.iter();
+        Self {
+            v1: v1
+                .filter_map(|(controller, path)| Some((controller.clone(), to(path)?)))
+                .collect(),
+            unified: self.unified.as_deref().and_then(to),
+        }
+    }
+}

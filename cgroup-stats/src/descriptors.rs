@@ -1,0 +1,91 @@
+//! Open file descriptors of processes: `proc_pid_fd(5)`.
+
+use rustix::fs::{Dir, readlinkat};
+
+use crate::process::Process;
+
+/// The kernel's prefix for a socket, followed by its inode.
+const SOCKET: &[u8] = b"socket:";
+
+/// The number of open file descriptors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    /// All descriptors.
+    pub all: u64,
+    /// Sockets.
+    pub sockets: u64,
+}
+
+impl Descriptors {
+    /// The total for `processes`. Exited ones are skipped; `None` if no process can be examined.
+    pub fn total(processes: impl Iterator<Item = Process>) -> Option<Self> {
+        let each = processes.filter_map(|process| Self::of(&process));
+        each.reduce(|sum, one| Self {
+            all: sum.all + one.all,
+            sockets: sum.sockets + one.sockets,
+        })
+    }
+
+    fn of(process: &Process) -> Option<Self> {
+        let opened = process.open("fd").ok()?;
+        let mut directory = Dir::read_from(&opened).ok()?;
+        let (mut found, mut target) = (Self::default(), Vec::new());
+        while let Some(Ok(entry)) = directory.read() {
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            found.all += 1;
+            // A descriptor closed meanwhile has no type.
+            if let Ok(link) = readlinkat(&opened, name, target) {
+                found.sockets += u64::from(link.to_bytes().starts_with(SOCKET));
+                target = link.into_bytes();
+            } else {
+                target = Vec::new();
+            }
+        }
+        Some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn sockets_are_told_from_the_rest() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, targets) in [
+            (7, &["/dev/null", "socket:[1]", "pipe:[2]"][..]),
+            (8, &["socket:[3]", "anon_inode:[eventpoll]", "socket:[4]"]),
+        ] {
+            let directory = proc.path().join(format!("{pid}/fd"));
+            fs::create_dir_all(&directory).unwrap();
+            let table = proc.path().join(format!("{pid}/cgroup"));
+            fs::write(table, "0::/docker/0123").unwrap();
+            for (number, target) in targets.iter().enumerate() {
+                symlink(target, directory.join(number.to_string())).unwrap();
+            }
+        }
+        // The last process has exited meanwhile.
+        let count = |pids: &[i64]| {
+            let processes = pids.iter().map(|pid| Process::hold(proc.path(), *pid));
+            Descriptors::total(processes.filter_map(Result::ok))
+        };
+        let found = count(&[7, 8, 9]);
+        assert_eq!(found, Some(Descriptors { all: 6, sockets: 3 }));
+        assert_eq!(count(&[9]), None);
+    }
+
+    #[test]
+    fn an_open_socket_of_a_real_process_counts() {
+        let own = Process::hold(Path::new("/proc"), std::process::id().into()).unwrap();
+        let sockets = || Descriptors::of(&own).unwrap().sockets;
+        let opened: Vec<_> = (0..64)
+            .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
+            .collect();
+        assert!(sockets() >= opened.len() as u64);
+    }
+}
