@@ -23,17 +23,35 @@ impl Exposition {
         value: impl Display,
         at: Option<i64>,
     ) {
+        self.labelled_sample(name, &Labels::default(), labels, value, at);
+    }
+
+    /// [`sample`](Self::sample) with further labels before the sample's own.
+    pub fn labelled_sample(
+        &mut self,
+        name: &str,
+        labels: &Labels,
+        own: &[(&str, &str)],
+        value: impl Display,
+        at: Option<i64>,
+    ) {
         self.0 += name;
-        for (index, (label, text)) in labels.iter().enumerate() {
-            let before = if index == 0 { '{' } else { ',' };
-            let text = text
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
-            let _ = write!(self.0, "{before}{label}=\"{text}\"");
+        let mut before = '{';
+        if !labels.0.is_empty() {
+            self.0.push('{');
+            self.0 += &labels.0;
+            before = ',';
         }
-        let close = if labels.is_empty() { "" } else { "}" };
-        let _ = write!(self.0, "{close} {value}");
+        for (label, text) in own {
+            self.0.push(before);
+            push_label(&mut self.0, label, text);
+            before = ',';
+        }
+        if before == ',' {
+            self.0.push('}');
+        }
+        // Writing to a string does not fail.
+        let _ = write!(self.0, " {value}");
         if let Some(at) = at {
             let _ = write!(self.0, " {}", at / 1_000_000);
         }
@@ -52,6 +70,41 @@ impl Exposition {
     }
 }
 
+/// Labels in text format, for many samples.
+#[derive(Clone, Debug, Default)]
+pub struct Labels(String);
+
+impl Labels {
+    /// Writes the labels.
+    pub fn new(labels: &[(&str, &str)]) -> Self {
+        let mut text = String::new();
+        for (index, (label, value)) in labels.iter().enumerate() {
+            if index > 0 {
+                text.push(',');
+            }
+            push_label(&mut text, label, value);
+        }
+        Self(text)
+    }
+}
+
+fn push_label(into: &mut String, label: &str, value: &str) {
+    *into += label;
+    *into += "=\"";
+    for part in value.split_inclusive(['\\', '"', '\n']) {
+        let special = part.chars().next_back();
+        let (plain, escaped) = match special {
+            Some('\\') => (&part[..part.len() - 1], "\\\\"),
+            Some('"') => (&part[..part.len() - 1], "\\\""),
+            Some('\n') => (&part[..part.len() - 1], "\\n"),
+            _ => (part, ""),
+        };
+        *into += plain;
+        *into += escaped;
+    }
+    into.push('"');
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,9 +120,13 @@ mod tests {
             2,
             Some(1_700_000_000_123_000_000),
         );
+        let labels = Labels::new(&[("d", "1"), ("e", "\n")]);
+        metrics.labelled_sample("a", &labels, &[], 3, None);
+        metrics.labelled_sample("a", &labels, &[("f", "x")], 4, None);
         assert_eq!(
             metrics.into_text(),
-            "# HELP a What a\\nis\n# TYPE a counter\na 1.5\na{b=\"\\\"x\\\\\",c=\"\"} 2 1700000000123\n"
+            "# HELP a What a\\nis\n# TYPE a counter\na 1.5\na{b=\"\\\"x\\\\\",c=\"\"} 2 1700000000123\n\
+             a{d=\"1\",e=\"\\n\"} 3\na{d=\"1\",e=\"\\n\",f=\"x\"} 4\n"
         );
     }
 }

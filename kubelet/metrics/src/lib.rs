@@ -13,7 +13,7 @@ mod instruments;
 use std::fmt;
 
 pub use self::{
-    exposition::Exposition,
+    exposition::{Exposition, Labels},
     instruments::{Counter, Family, Gauge, Histogram, Instrument},
 };
 
