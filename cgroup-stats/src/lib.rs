@@ -11,6 +11,7 @@ mod cgroup;
 mod cpu_rate;
 mod descriptors;
 mod device;
+mod limits;
 mod mounts;
 mod network;
 mod pressure;
@@ -24,6 +25,7 @@ pub use self::{
     cpu_rate::CpuRates,
     descriptors::Descriptors,
     device::DeviceNames,
+    limits::{CpuLimits, MemoryLimits},
     mounts::Mounts,
     network::{Direction, Interface, interfaces},
     pressure::{Pressure, Resource, Stall},

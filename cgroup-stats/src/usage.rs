@@ -190,7 +190,7 @@ impl KernelFileReader {
         Some(memory)
     }
 
-    fn limit(&mut self, directory: &Path, file: &str) -> Option<u64> {
+    pub(crate) fn limit(&mut self, directory: &Path, file: &str) -> Option<u64> {
         self.number(directory, file).filter(|n| *n < UNLIMITED)
     }
 

@@ -1,8 +1,8 @@
 //! Calls to the image service.
 
 use cri_proto::runtime::v1::{
-    AuthConfig, Image, ImageSpec, ImageStatusRequest, ListImagesRequest, PodSandboxConfig,
-    PullImageRequest,
+    AuthConfig, Image, ImageFsInfoRequest, ImageFsInfoResponse, ImageSpec, ImageStatusRequest,
+    ListImagesRequest, PodSandboxConfig, PullImageRequest,
 };
 
 use super::{CriClient, CriError, deadline::failed};
@@ -30,6 +30,16 @@ impl CriClient {
         let mut client = self.image.clone();
         let call = client.list_images(ListImagesRequest::default());
         Ok(self.call("ListImages", "", call).await?.images)
+    }
+
+    /// The file systems of images and writable layers, and what the runtime uses of them.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
+        let mut client = self.image.clone();
+        let call = client.image_fs_info(ImageFsInfoRequest::default());
+        self.call("ImageFsInfo", "", call).await
     }
 
     /// Pulls an image and returns its reference. The call has no deadline: the runtime gives up a

@@ -22,6 +22,7 @@ mod updates;
 mod world;
 
 use std::{
+    fmt,
     sync::{Arc, atomic::AtomicUsize},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -42,6 +43,12 @@ pub type ExecHandler = dyn Fn(&Container, &[String]) -> cri::ExecSyncResponse + 
 /// The fake runtime. Clones share their state.
 #[derive(Clone)]
 pub struct FakeRuntime(Arc<Inner>);
+
+impl fmt::Debug for FakeRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeRuntime").finish_non_exhaustive()
+    }
+}
 
 struct Inner {
     world: Mutex<World>,

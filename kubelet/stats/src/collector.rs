@@ -1,0 +1,326 @@
+//! Reads the files of the kernel.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cgroup_stats::{
+    Cgroup, CpuLimits, CpuRates, Descriptors, DeviceIo, DeviceNames, KernelFileReader,
+    MemoryLimits, Mounts, Process, Resource, is_cgroup_of,
+};
+use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, SandboxStatus};
+use kubelet_host::clock;
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::{
+    file_systems::FileSystem,
+    node,
+    processes::NetworkProcesses,
+    subjects::{CgroupSubject, Depth, PodSubject},
+    usage::{
+        CgroupStats, ContainerStats, CpuUsage, Details, MemoryUsage, NodeUsage, PodStats, Tasks,
+        Usage,
+    },
+};
+
+/// Limits are read again after this time: they are the same for most of a cgroup's life.
+const LIMITS_AGE: Duration = Duration::from_secs(60);
+/// A container may have any number of processes; open files are counted up to this number of them.
+const MAX_EXAMINED: usize = 128;
+/// A pod's cgroup has few others in it. More are not looked through.
+const MAX_CHILDREN: usize = 1024;
+
+/// Reads the files of cgroups and processes, and keeps what spares work in the next collection.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    proc: PathBuf,
+    mounts: Option<Mounts>,
+    reader: KernelFileReader,
+    rates: CpuRates,
+    networks: NetworkProcesses,
+    /// The directory names of the cgroups of containers and sandboxes, by ID.
+    names: HashMap<String, String>,
+    /// By the paths of cgroups, and the IDs of containers.
+    limits: HashMap<String, KnownLimits>,
+    devices: DeviceNames,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KnownLimits {
+    read_at: Instant,
+    cpu: Option<CpuLimits>,
+    memory: MemoryLimits,
+}
+
+impl Collector {
+    pub(crate) fn new(proc: &Path) -> Self {
+        let mounts = Mounts::read(proc);
+        if let Err(error) = &mounts {
+            debug!(%error, "cannot find the mounts of cgroups");
+        }
+        Self {
+            proc: proc.to_owned(),
+            mounts: mounts.ok(),
+            reader: KernelFileReader::default(),
+            rates: CpuRates::default(),
+            networks: NetworkProcesses::new(proc),
+            names: HashMap::new(),
+            limits: HashMap::new(),
+            devices: DeviceNames::default(),
+        }
+    }
+
+    /// The usage of the node.
+    pub(crate) fn node(&self, depth: Depth) -> io::Result<NodeUsage> {
+        let mut node = node::read(&self.proc, depth)?;
+        if let Some(cpu) = &mut node.usage.cpu {
+            cpu.nano_cores = self.rates.observe("/", Instant::now(), cpu.total);
+        }
+        Ok(node)
+    }
+
+    /// The file system of a path.
+    pub(crate) fn file_system(&mut self, path: &Path) -> io::Result<FileSystem> {
+        FileSystem::of(path, &mut self.devices)
+    }
+
+    /// Forgets everything except these pods and cgroups.
+    pub(crate) fn retain(&mut self, pods: &[PodSubject], cgroups: &[CgroupSubject]) {
+        let mut ids = HashSet::from(["/"]);
+        ids.extend(cgroups.iter().map(|cgroup| cgroup.path.as_str()));
+        for pod in pods {
+            ids.extend(pod.cgroup.as_deref());
+            ids.extend(pod.status.sandboxes.iter().map(|one| one.id.as_str()));
+            ids.extend(pod.status.containers.iter().map(|one| one.id.as_str()));
+        }
+        self.rates.retain(|id| ids.contains(id));
+        self.networks.retain(|id| ids.contains(id));
+        self.names.retain(|id, _| ids.contains(id.as_str()));
+        self.limits.retain(|id, _| ids.contains(id.as_str()));
+    }
+
+    /// The usage of a cgroup that is not a pod's; `None` if it does not exist.
+    pub(crate) fn cgroup(&mut self, subject: CgroupSubject, depth: Depth) -> Option<CgroupStats> {
+        let cgroup = self.mounts.as_ref()?.cgroup(Path::new(&subject.path));
+        let usage = self.usage(&subject.path, &cgroup, depth)?;
+        Some(CgroupStats {
+            path: subject.path,
+            system_container: subject.system_container,
+            started_at: subject.started_at,
+            usage,
+        })
+    }
+
+    /// The usage of a pod; `None` if it has no sandbox. Whether all of its running containers were
+    /// found is the second value.
+    pub(crate) fn pod(&mut self, subject: &PodSubject, depth: Depth) -> Option<(PodStats, bool)> {
+        let sandbox = subject.status.sandboxes.first().filter(|it| it.ready)?;
+        let mut pod = PodStats {
+            pod: Arc::clone(&subject.pod),
+            sandbox_id: sandbox.id.clone(),
+            started_at: sandbox.created_at,
+            cgroup: subject.cgroup.clone().unwrap_or_default(),
+            usage: Usage::default(),
+            interfaces_at: 0,
+            interfaces: Vec::new(),
+            processes: None,
+            containers: running(subject),
+        };
+        let Some((path, cgroup)) = self.find_pod(subject) else {
+            return Some((pod, false));
+        };
+        let Some(usage) = self.usage(path, &cgroup, depth) else {
+            return Some((pod, false));
+        };
+        pod.usage = usage;
+        self.learn_names(&cgroup, subject, sandbox);
+        let mut all_found = true;
+        for container in &mut pod.containers {
+            let Some(name) = self.names.get(&container.id) else {
+                all_found = false;
+                continue;
+            };
+            let of_container = cgroup.child(name);
+            container.cgroup = format!("{path}/{name}");
+            match self.usage(&container.id, &of_container, depth) {
+                Some(usage) => container.usage = usage,
+                // It has ended, or its cgroup is elsewhere by now.
+                None => {
+                    self.names.remove(&container.id);
+                    all_found = false;
+                }
+            }
+        }
+        if depth == Depth::Everything {
+            let counts = pod.containers.iter().filter_map(|container| {
+                let details = container.usage.details.as_ref()?;
+                details.tasks.processes
+            });
+            pod.processes = Some(counts.sum());
+            if !sandbox.host_network {
+                pod.interfaces_at = now();
+                pod.interfaces = self.interfaces(&cgroup, sandbox, &pod.containers);
+            }
+        }
+        Some((pod, all_found))
+    }
+
+    fn find_pod<'a>(&self, subject: &'a PodSubject) -> Option<(&'a str, Cgroup)> {
+        let path = subject.cgroup.as_deref()?;
+        Some((path, self.mounts.as_ref()?.cgroup(Path::new(path))))
+    }
+
+    fn interfaces(
+        &mut self,
+        cgroup: &Cgroup,
+        sandbox: &SandboxStatus,
+        containers: &[ContainerStats],
+    ) -> Vec<cgroup_stats::Interface> {
+        let names = &self.names;
+        let ids = std::iter::once(sandbox.id.as_str());
+        let members = ids
+            .chain(containers.iter().map(|container| container.id.as_str()))
+            .filter_map(|id| Some((id, cgroup.child(names.get(id)?))));
+        self.networks
+            .interfaces(&mut self.reader, &sandbox.id, members)
+    }
+
+    /// Finds the cgroups of a pod's sandbox and containers. Their names have the IDs.
+    fn learn_names(&mut self, pod: &Cgroup, subject: &PodSubject, sandbox: &SandboxStatus) {
+        let running = subject.status.containers.iter().filter(|it| is_running(it));
+        let unknown: Vec<&str> = running
+            .map(|container| container.id.as_str())
+            .chain([sandbox.id.as_str()])
+            .filter(|id| !self.names.contains_key(*id))
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let Some(Ok(entries)) = pod.processes().map(fs::read_dir) else {
+            return;
+        };
+        for entry in entries.flatten().take(MAX_CHILDREN) {
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if let Some(id) = unknown.iter().find(|id| is_cgroup_of(&name, id)) {
+                self.names.insert((*id).to_owned(), name);
+            }
+        }
+    }
+
+    /// The usage of a cgroup; `None` if it does not exist.
+    fn usage(&mut self, id: &str, cgroup: &Cgroup, depth: Depth) -> Option<Usage> {
+        let at = now();
+        let total = self.reader.cpu(cgroup);
+        let memory = self.reader.memory(cgroup);
+        if total.is_none() && memory.is_none() {
+            return None;
+        }
+        let mut usage = Usage {
+            cpu: total.map(|total| CpuUsage {
+                at,
+                total,
+                nano_cores: self.rates.observe(id, Instant::now(), total),
+                pressure: None,
+            }),
+            memory: memory.map(|memory| MemoryUsage::new(at, &memory)),
+            swap: memory.and_then(|memory| memory.swap),
+            ..Usage::default()
+        };
+        if depth == Depth::Everything {
+            let mut pressure = |resource| self.reader.pressure(cgroup, resource);
+            usage.io_pressure = pressure(Resource::Io);
+            if let Some(cpu) = &mut usage.cpu {
+                cpu.pressure = pressure(Resource::Cpu);
+            }
+            if let Some(of_memory) = &mut usage.memory {
+                of_memory.pressure = pressure(Resource::Memory);
+            }
+            let limits = self.limits(id, cgroup);
+            usage.details = Some(Box::new(Details {
+                cpu_times: self.reader.cpu_times(cgroup),
+                memory: memory.unwrap_or_default(),
+                memory_events: self.reader.memory_events(cgroup),
+                tasks: self.tasks(cgroup),
+                io: self.io(cgroup),
+                cpu_limits: limits.cpu,
+                memory_limits: limits.memory,
+            }));
+        }
+        Some(usage)
+    }
+
+    fn limits(&mut self, id: &str, cgroup: &Cgroup) -> KnownLimits {
+        if let Some(known) = self.limits.get(id)
+            && known.read_at.elapsed() < LIMITS_AGE
+        {
+            return *known;
+        }
+        let limits = KnownLimits {
+            read_at: Instant::now(),
+            cpu: self.reader.cpu_limits(cgroup),
+            memory: self.reader.memory_limits(cgroup),
+        };
+        self.limits.insert(id.to_owned(), limits);
+        limits
+    }
+
+    fn io(&mut self, cgroup: &Cgroup) -> Vec<(String, DeviceIo)> {
+        let io = self.reader.io(cgroup).into_iter();
+        io.map(|io| (self.devices.path(&io.device).to_owned(), io))
+            .collect()
+    }
+
+    fn tasks(&mut self, cgroup: &Cgroup) -> Tasks {
+        let found = self.reader.tasks(cgroup);
+        let pids = found.processes.unwrap_or_default();
+        let few = (pids.len() <= MAX_EXAMINED).then_some(&pids);
+        Tasks {
+            processes: Some(pids.len() as u64),
+            threads: found.threads,
+            threads_max: found.threads_max,
+            descriptors: few.and_then(|pids| {
+                let opened = pids
+                    .iter()
+                    .map(|pid| Process::hold(&self.proc, i64::from(*pid)));
+                Descriptors::total(opened.filter_map(Result::ok))
+            }),
+        }
+    }
+}
+
+/// The running containers of the pod's current sandbox, without usage.
+fn running(subject: &PodSubject) -> Vec<ContainerStats> {
+    let all = subject.status.containers.iter();
+    let running = all.filter(|container| is_running(container));
+    running
+        .map(|container| ContainerStats {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            image: container.image.clone(),
+            started_at: container.started_at,
+            cgroup: String::new(),
+            usage: Usage::default(),
+            writable_layer: None,
+        })
+        .collect()
+}
+
+fn is_running(container: &ContainerStatus) -> bool {
+    container.state == ContainerState::Running
+}
+
+/// Nanoseconds since the epoch.
+fn now() -> i64 {
+    i64::try_from(clock::now().as_nanosecond()).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "collector_tests.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+//! The network interfaces of sandboxes, from the files of a process in each. Processes are kept
+//! open between collections, so that only their counters are read again.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use cgroup_stats::{Cgroup, Interface, KernelFileReader, Process, interfaces};
+
+/// Processes in the network namespaces of sandboxes.
+#[derive(Debug)]
+pub(crate) struct NetworkProcesses {
+    proc: PathBuf,
+    /// By the ID of the sandbox.
+    held: HashMap<String, Process>,
+}
+
+impl NetworkProcesses {
+    pub(crate) fn new(proc: &Path) -> Self {
+        Self {
+            proc: proc.to_owned(),
+            held: HashMap::new(),
+        }
+    }
+
+    /// The interfaces of a sandbox, without loopback, the default one first. `members` are the
+    /// containers whose processes may be in its namespace, with their cgroups: the sandbox's own,
+    /// or the pod's if the runtime runs none for the sandbox.
+    pub(crate) fn interfaces<'a>(
+        &mut self,
+        reader: &mut KernelFileReader,
+        sandbox: &str,
+        members: impl Iterator<Item = (&'a str, Cgroup)>,
+    ) -> Vec<Interface> {
+        if let Some(process) = self.held.get(sandbox) {
+            if let Some(found) = read(reader, process) {
+                return found;
+            }
+            // It has ended.
+            self.held.remove(sandbox);
+        }
+        for (id, cgroup) in members {
+            if let Some(process) = self.find(reader, id, &cgroup)
+                && let Some(found) = read(reader, &process)
+            {
+                self.held.insert(sandbox.to_owned(), process);
+                return found;
+            }
+        }
+        Vec::new()
+    }
+
+    fn find(&self, reader: &mut KernelFileReader, id: &str, cgroup: &Cgroup) -> Option<Process> {
+        let list = reader.list(cgroup.processes()?, "cgroup.procs")?;
+        let pid = list.lines().next()?.parse().ok()?;
+        let process = Process::hold(&self.proc, pid).ok()?;
+        // The pid may belong to another process by now.
+        process.is_in(id).then_some(process)
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.held.retain(|sandbox, _| keep(sandbox));
+    }
+}
+
+fn read(reader: &mut KernelFileReader, process: &Process) -> Option<Vec<Interface>> {
+    let mut file = File::from(process.open("net/dev").ok()?);
+    reader.whole(&mut file).map(interfaces)
+}
