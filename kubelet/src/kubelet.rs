@@ -5,6 +5,7 @@ mod metrics;
 pub mod options;
 pub mod pod_runner;
 mod state;
+mod stats;
 mod view;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -19,6 +20,7 @@ use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
 use kubelet_runtime::{RuntimeManager, RuntimeParts};
+use kubelet_stats::StatsProvider;
 use kubelet_volume::{
     VolumeHost, VolumeManager,
     csi::{self, CsiRegistration, DriverStore, csi_node::CsiNodeKeeper},
@@ -27,7 +29,7 @@ use kubelet_volume::{
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::{options::KubeletOptions, pod_runner::PodRunner};
+use self::{options::KubeletOptions, pod_runner::PodRunner, stats::NodeSubjects};
 use crate::{
     lifecycle::{Admission, NodeFacts, NodeSource},
     node::shutdown::NodeShutdown,
@@ -71,6 +73,7 @@ struct Shared {
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
     cgroups: Arc<PodCgroups>,
+    stats: StatsProvider,
     volumes: Arc<VolumeManager>,
     plugin_manager: PluginManager,
     probes: Arc<ProbeManager>,
@@ -247,6 +250,12 @@ impl Kubelet {
             options.max_container_restart_period,
             cancel.clone(),
         ));
+        let subjects = Arc::new(NodeSubjects {
+            pods: Arc::clone(&pods),
+            cache: Arc::clone(&cache),
+            cgroups: Arc::clone(&cgroups),
+        });
+        let stats = StatsProvider::new(subjects, cri.clone(), &local_node.root_dir);
         let kubelet = Self(Arc::new(Shared {
             options,
             local_node,
@@ -260,6 +269,7 @@ impl Kubelet {
             statuses,
             runtime,
             cgroups,
+            stats,
             volumes,
             plugin_manager,
             probes,

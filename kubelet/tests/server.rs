@@ -19,6 +19,7 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use kubelet_server::{ClusterDependencies, NodeView, Servers, options::ServerOptions, socket_path};
+use kubelet_stats::{Depth, NodeStats, StatsError};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -72,6 +73,10 @@ impl NodeView for Node {
 
     fn set_verbosity(&self, verbosity: u32) -> Result<(), String> {
         Err(format!("stays as it was, not {verbosity}"))
+    }
+
+    async fn stats(&self, _depth: Depth) -> Result<Arc<NodeStats>, StatsError> {
+        Ok(Arc::default())
     }
 
     fn cri(&self) -> CriClient {

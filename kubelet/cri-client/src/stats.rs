@@ -4,8 +4,7 @@ use std::{cmp::max, collections::BTreeMap};
 
 use cri_proto::runtime::v1::{
     ContainerStats, CpuUsage, LinuxPodSandboxStats, ListContainerStatsRequest,
-    ListMetricDescriptorsRequest, ListPodSandboxMetricsRequest, ListPodSandboxStatsRequest,
-    MemoryUsage, MetricDescriptor, PodSandboxAttributes, PodSandboxMetadata, PodSandboxMetrics,
+    ListPodSandboxStatsRequest, MemoryUsage, PodSandboxAttributes, PodSandboxMetadata,
     PodSandboxStats, UInt64Value,
 };
 use tracing::debug;
@@ -27,40 +26,23 @@ impl CriClient {
             Ok(answer) => return Ok(answer.stats),
             Err(error) => error,
         };
-        let call = client.list_container_stats(ListContainerStatsRequest::default());
-        match self.call("ListContainerStats", "", call).await {
-            Ok(answer) => {
+        match self.container_stats().await {
+            Ok(stats) => {
                 debug!(%error, "the runtime has no pod stats; summing up container stats");
-                Ok(of_containers(answer.stats))
+                Ok(of_containers(stats))
             }
             Err(_) => Err(error),
         }
     }
 
-    /// The metrics that the runtime has of sandboxes and containers.
+    /// What every container uses, its writable layer included.
     ///
     /// # Errors
     /// The call failed.
-    pub async fn list_metric_descriptors(&self) -> Result<Vec<MetricDescriptor>, CriError> {
+    pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
         let mut client = self.runtime.clone();
-        let call = client.list_metric_descriptors(ListMetricDescriptorsRequest::default());
-        Ok(self
-            .call("ListMetricDescriptors", "", call)
-            .await?
-            .descriptors)
-    }
-
-    /// The values of those metrics.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn list_pod_sandbox_metrics(&self) -> Result<Vec<PodSandboxMetrics>, CriError> {
-        let mut client = self.runtime.clone();
-        let call = client.list_pod_sandbox_metrics(ListPodSandboxMetricsRequest::default());
-        Ok(self
-            .call("ListPodSandboxMetrics", "", call)
-            .await?
-            .pod_metrics)
+        let call = client.list_container_stats(ListContainerStatsRequest::default());
+        Ok(self.call("ListContainerStats", "", call).await?.stats)
     }
 }
 

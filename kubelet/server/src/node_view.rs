@@ -7,6 +7,7 @@ use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_stats::{Depth, NodeStats, StatsError};
 
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {
@@ -49,6 +50,12 @@ pub trait NodeView: Clone + Send + Sync + 'static {
     /// # Errors
     /// Why the verbosity is unchanged.
     fn set_verbosity(&self, verbosity: u32) -> Result<(), String>;
+
+    /// What the node, its pods and containers use. The error says what cannot be read.
+    fn stats(
+        &self,
+        depth: Depth,
+    ) -> impl Future<Output = Result<Arc<NodeStats>, StatsError>> + Send;
 
     /// A client of the runtime, for requests that need its current state.
     fn cri(&self) -> CriClient;

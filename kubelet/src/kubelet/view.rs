@@ -8,6 +8,7 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use kubelet_server::NodeView;
+use kubelet_stats::{Depth, NodeStats, StatsError};
 use tokio::sync::watch;
 
 use super::Kubelet;
@@ -84,6 +85,10 @@ impl NodeView for Kubelet {
 
     fn set_verbosity(&self, verbosity: u32) -> Result<(), String> {
         logging::set_verbosity(verbosity).map_err(|error| error.to_string())
+    }
+
+    async fn stats(&self, depth: Depth) -> Result<Arc<NodeStats>, StatsError> {
+        self.0.stats.stats(depth).await
     }
 
     fn cri(&self) -> CriClient {

@@ -1,9 +1,9 @@
 //! `/metrics` and the pages below it, in Prometheus' text format.
 
+mod cadvisor;
 mod http;
 mod process;
 mod resource;
-mod runtime;
 
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ pub(super) fn routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
         let view = view.clone();
         move || async move { page(resource::metrics(&view).await) }
     };
-    let runtime = move || async move {
-        match runtime::metrics(&view).await {
+    let cadvisor = move || async move {
+        match cadvisor::metrics(&view).await {
             Ok(metrics) => page(metrics),
             Err(fault) => error(StatusCode::INTERNAL_SERVER_ERROR, fault),
         }
@@ -47,7 +47,7 @@ pub(super) fn routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
         .route("/metrics", get(own))
         .route("/metrics/probes", get(probes))
         .route("/metrics/resource", get(resource))
-        .route("/metrics/cadvisor", get(runtime))
+        .route("/metrics/cadvisor", get(cadvisor))
 }
 
 /// The kubelet's own metrics.

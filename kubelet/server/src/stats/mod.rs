@@ -1,56 +1,88 @@
 //! `/stats/summary`: resource usage of the node and its pods, in the format of upstream's
 //! `stats/v1alpha1`.
 
-pub(super) mod node;
+mod format;
 mod summary;
 
-use std::sync::Arc;
+use axum::{
+    Router,
+    extract::RawQuery,
+    http::StatusCode,
+    response::Response,
+    routing::{MethodFilter, on},
+};
+use kubelet_stats::Depth;
 
-use axum::{Router, http::StatusCode, response::Response, routing::any};
-use kubelet_host::repeatable::blocking;
-use node::NodeUsage;
-use parking_lot::Mutex;
-use tokio::time::Instant;
-
+use self::summary::Summary;
 use super::{
     NodeView,
     response::{error, json},
 };
 
-/// The node's total CPU time at the last request, for the current usage.
-type LastUsage = Arc<Mutex<Option<(Instant, u64)>>>;
+/// The parameter that asks for CPU and memory only.
+const ONLY_CPU_AND_MEMORY: &str = "only_cpu_and_memory";
 
 pub(super) fn routes<V: NodeView>(view: V) -> Router {
-    let last = LastUsage::default();
-    let answer = any(move || async move { answer(&view, &last).await });
+    let methods = MethodFilter::GET.or(MethodFilter::POST);
+    let answer = on(methods, move |RawQuery(query): RawQuery| async move {
+        answer(&view, depth(query.as_deref().unwrap_or_default())).await
+    });
     Router::new()
         .route("/stats/summary", answer.clone())
         .route("/stats/summary/", answer)
 }
 
-async fn answer<V: NodeView>(view: &V, last: &LastUsage) -> Response {
-    let failed = |reason: String| error(StatusCode::INTERNAL_SERVER_ERROR, reason);
-    let local_node = view.local_node();
-    let root_dir = local_node.root_dir.clone();
-    let usage = match blocking(move || NodeUsage::read(&root_dir)).await {
-        Ok(Ok(usage)) => usage,
-        Ok(Err(fault)) => return failed(format!("cannot read the node's usage: {fault}")),
-        Err(panicked) => return failed(panicked.to_string()),
-    };
-    let stats = match view.cri().pod_stats().await {
-        Ok(stats) => stats,
-        Err(fault) => return failed(format!("failed to list pod stats: {fault}")),
-    };
-    let nano_cores = nano_cores(last, usage.cpu_nanoseconds);
-    let node = summary::node(&local_node.name, &usage, nano_cores);
-    json(summary::summary(node, &stats, &view.pods()).to_string())
+/// As upstream, only a single value `true` counts.
+fn depth(query: &str) -> Depth {
+    let pairs = query
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let values: Vec<&str> = pairs
+        .filter(|(name, _)| *name == ONLY_CPU_AND_MEMORY)
+        .map(|(_, value)| value)
+        .collect();
+    if values == ["true"] {
+        Depth::CpuAndMemory
+    } else {
+        Depth::Everything
+    }
 }
 
-/// Current CPU usage in nanocores; `None` at the first request.
-fn nano_cores(last: &LastUsage, total: u64) -> Option<u64> {
-    let now = Instant::now();
-    let (then, before) = last.lock().replace((now, total))?;
-    let nanos = u64::try_from((now - then).as_nanos()).ok()?;
-    let used = u128::from(total.checked_sub(before)?);
-    u64::try_from((used * 1_000_000_000).checked_div(u128::from(nanos))?).ok()
+async fn answer<V: NodeView>(view: &V, depth: Depth) -> Response {
+    let failed = |reason: String| error(StatusCode::INTERNAL_SERVER_ERROR, reason);
+    let stats = match view.stats(depth).await {
+        Ok(stats) => stats,
+        Err(fault) => return failed(format!("Internal Error: {fault}")),
+    };
+    if let Some(fault) = &stats.runtime_error {
+        return failed(format!("Internal Error: failed to list pod stats: {fault}"));
+    }
+    let node = view.local_node();
+    let summary = Summary::new(&node.name, &stats, depth);
+    match serde_json::to_string(&summary) {
+        Ok(text) => json(text),
+        Err(fault) => failed(fault.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_value_asks_for_cpu_and_memory() {
+        for (query, expected) in [
+            ("", Depth::Everything),
+            ("only_cpu_and_memory=true", Depth::CpuAndMemory),
+            ("a=b&only_cpu_and_memory=true", Depth::CpuAndMemory),
+            ("only_cpu_and_memory=TRUE", Depth::Everything),
+            (
+                "only_cpu_and_memory=true&only_cpu_and_memory=true",
+                Depth::Everything,
+            ),
+            ("only_cpu_and_memory", Depth::Everything),
+        ] {
+            assert_eq!(depth(query), expected, "{query}");
+        }
+    }
 }

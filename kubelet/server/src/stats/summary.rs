@@ -1,237 +1,247 @@
-//! The summary as JSON.
+//! The summary.
 
-use cri_proto::runtime::v1::{
-    ContainerStats, CpuUsage, FilesystemUsage, MemoryUsage, NetworkInterfaceUsage, NetworkUsage,
-    PodSandboxStats, UInt64Value,
-};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kubelet_cri_client::labels;
 use kubelet_pod_spec::identity::{self, PodUid};
-use serde_json::{Map, Value, json};
+use kubelet_stats::{
+    CgroupStats, ContainerStats, Depth, NodeStats, PodStats, SystemContainer, Usage,
+};
+use serde::Serialize;
 
-use super::node::{Interface, NodeUsage};
+use super::format::{Cpu, Fs, Io, Memory, Network, SwapUsage, Time, Used};
 
-/// The whole response.
-pub(super) fn summary(node: Value, stats: &[PodSandboxStats], pods: &[Pod]) -> Value {
-    let mut entries: Vec<Value> = stats.iter().filter_map(|stats| pod(stats, pods)).collect();
-    let name = |entry: &Value| entry["podRef"].to_string();
-    entries.sort_by_key(name);
-    json!({"node": node, "pods": entries})
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    node: Node,
+    pods: Vec<Pod>,
 }
 
-/// The node's statistics.
-pub(super) fn node(name: &str, usage: &NodeUsage, nano_cores: Option<u64>) -> Value {
-    let time = time(usage.at);
-    let mut cpu = json!({"time": time, "usageCoreNanoSeconds": usage.cpu_nanoseconds});
-    if let Some(nano_cores) = nano_cores {
-        cpu["usageNanoCores"] = nano_cores.into();
-    }
-    let file_system = &usage.file_system;
-    let mut network = json!({
-        "time": time,
-        "interfaces": usage.interfaces.iter().map(interface).collect::<Vec<_>>(),
-    });
-    let is_default = |it: &&Interface| Some(&it.name) == usage.default_interface.as_ref();
-    if let Some(default) = usage.interfaces.iter().find(is_default) {
-        merge(&mut network, interface(default));
-    }
-    json!({
-        "nodeName": name,
-        "systemContainers": [],
-        "startTime": self::time(usage.booted),
-        "cpu": cpu,
-        "memory": {
-            "time": time,
-            "availableBytes": usage.memory_available,
-            "usageBytes": usage.memory_usage,
-            "workingSetBytes": usage.memory_working_set,
-            "rssBytes": usage.memory_rss,
-            "pageFaults": usage.page_faults,
-            "majorPageFaults": usage.major_page_faults,
-        },
-        "network": network,
-        "fs": {
-            "time": time,
-            "availableBytes": file_system.available,
-            "capacityBytes": file_system.capacity,
-            "usedBytes": file_system.used,
-            "inodesFree": file_system.inodes_free,
-            "inodes": file_system.inodes,
-            "inodesUsed": file_system.inodes.saturating_sub(file_system.inodes_free),
-        },
-        "rlimit": {"time": time, "maxpid": usage.pid_max, "curproc": usage.processes},
-    })
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    node_name: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    system_containers: Vec<Container>,
+    start_time: Time,
+    #[serde(flatten)]
+    measured: Measured,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fs: Option<Fs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<Runtime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rlimit: Option<Rlimit>,
 }
 
-/// A pod's statistics; `None` for a sandbox without pod metadata.
-fn pod(stats: &PodSandboxStats, pods: &[Pod]) -> Option<Value> {
-    let metadata = stats.attributes.as_ref()?.metadata.as_ref()?;
-    let known = pods
-        .iter()
-        .find(|pod| PodUid::of(pod).as_str() == metadata.uid);
-    let status = known.and_then(|pod| pod.status.as_ref());
-    let linux = stats.linux.clone().unwrap_or_default();
-    let statuses: Vec<&ContainerStatus> = status
-        .iter()
-        .flat_map(|status| {
-            let init = status.init_container_statuses.iter().flatten();
-            let ephemeral = status.ephemeral_container_statuses.iter().flatten();
-            let main = status.container_statuses.iter().flatten();
-            main.chain(init).chain(ephemeral)
-        })
-        .collect();
-    let containers: Vec<Value> = linux
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Runtime {
+    image_fs: Fs,
+    container_fs: Fs,
+}
+
+#[derive(Debug, Serialize)]
+struct Rlimit {
+    time: Time,
+    maxpid: u64,
+    curproc: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Pod {
+    pod_ref: PodRef,
+    start_time: Time,
+    containers: Vec<Container>,
+    #[serde(flatten)]
+    measured: Measured,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network>,
+    #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+    ephemeral_storage: Option<Fs>,
+    #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
+    process_stats: Option<ProcessStats>,
+}
+
+#[derive(Debug, Serialize)]
+struct PodRef {
+    name: String,
+    namespace: String,
+    uid: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ProcessStats {
+    process_count: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    name: String,
+    start_time: Time,
+    #[serde(flatten)]
+    measured: Measured,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rootfs: Option<Fs>,
+}
+
+/// What pods and containers have in common.
+#[derive(Debug, Serialize)]
+struct Measured {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<Cpu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Memory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io: Option<Io>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    swap: Option<SwapUsage>,
+}
+
+impl Summary {
+    pub(super) fn new(node_name: &str, stats: &NodeStats, depth: Depth) -> Self {
+        Self {
+            node: Node::new(node_name, stats, depth),
+            pods: stats
+                .pods
+                .iter()
+                .map(|pod| Pod::new(pod, stats, depth))
+                .collect(),
+        }
+    }
+}
+
+impl Node {
+    fn new(name: &str, stats: &NodeStats, depth: Depth) -> Self {
+        let usage = &stats.node;
+        let time = Time(usage.at);
+        let everything = depth == Depth::Everything;
+        Self {
+            node_name: name.to_owned(),
+            system_containers: stats
+                .cgroups
+                .iter()
+                .filter_map(|cgroup| {
+                    Some(system_container(cgroup.system_container?, cgroup, depth))
+                })
+                .collect(),
+            start_time: Time(usage.booted),
+            measured: Measured::new(&usage.usage, depth),
+            network: everything
+                .then(|| Network::new(time, &usage.interfaces, usage.default_interface.as_deref())),
+            fs: everything.then(|| Fs::from(&stats.file_system)),
+            runtime: stats
+                .images
+                .as_ref()
+                .filter(|_| everything)
+                .map(|images| Runtime {
+                    image_fs: Fs::from(&images.images),
+                    container_fs: Fs::from(&images.containers),
+                }),
+            rlimit: everything.then_some(Rlimit {
+                time,
+                maxpid: usage.pid_max,
+                curproc: usage.processes,
+            }),
+        }
+    }
+}
+
+impl Pod {
+    fn new(pod: &PodStats, stats: &NodeStats, depth: Depth) -> Self {
+        let everything = depth == Depth::Everything;
+        let containers = pod.containers.iter();
+        let default = pod.interfaces.first().map(|first| first.name.as_str());
+        Self {
+            pod_ref: PodRef {
+                name: identity::name(&pod.pod).to_owned(),
+                namespace: identity::namespace(&pod.pod).to_owned(),
+                uid: PodUid::of(&pod.pod).to_string(),
+            },
+            start_time: Time::of(pod.started_at),
+            containers: containers
+                .map(|container| Container::new(container, stats, depth))
+                .collect(),
+            measured: Measured::new(&pod.usage, depth),
+            network: (everything && !pod.interfaces.is_empty())
+                .then(|| Network::new(Time::of(pod.interfaces_at), &pod.interfaces, default)),
+            ephemeral_storage: everything.then(|| ephemeral_storage(pod, stats)),
+            process_stats: pod
+                .processes
+                .filter(|_| everything)
+                .map(|process_count| ProcessStats { process_count }),
+        }
+    }
+}
+
+/// What the pod uses of the node's disk.
+fn ephemeral_storage(pod: &PodStats, stats: &NodeStats) -> Fs {
+    let mut time = Time(stats.file_system.at);
+    let mut used = Used::default();
+    for layer in pod
         .containers
         .iter()
-        .filter_map(|stats| container(stats, &statuses))
-        .collect();
-    let (namespace, name) = match known {
-        Some(pod) => (identity::namespace(pod), identity::name(pod)),
-        None => (metadata.namespace.as_str(), metadata.name.as_str()),
-    };
-    let mut entry = json!({
-        "podRef": {"name": name, "namespace": namespace, "uid": metadata.uid},
-        "startTime": status.and_then(|status| status.start_time.as_ref()),
-        "containers": containers,
-    });
-    let parts = [
-        ("cpu", linux.cpu.as_ref().map(cpu)),
-        ("memory", linux.memory.as_ref().map(memory)),
-        ("network", linux.network.as_ref().map(network)),
-        (
-            "process_stats",
-            linux
-                .process
-                .as_ref()
-                .map(|process| json!({"process_count": value(&process.process_count)})),
-        ),
-    ];
-    for (name, part) in parts {
-        if let Some(part) = part {
-            entry[name] = part;
+        .filter_map(|it| it.writable_layer.as_ref())
+    {
+        time = time.max(Time::of(layer.at));
+        used.add(Used {
+            bytes: layer.used,
+            inodes: layer.inodes_used,
+        });
+    }
+    Fs::part(&stats.file_system, time, used)
+}
+
+impl Container {
+    fn new(container: &ContainerStats, stats: &NodeStats, depth: Depth) -> Self {
+        let layer = container.writable_layer.as_ref();
+        let layers = stats.images.as_ref().map(|images| &images.containers);
+        let layers = layers.cloned().unwrap_or_default();
+        Self {
+            name: container.name.clone(),
+            start_time: Time::of(container.started_at),
+            measured: Measured::new(&container.usage, depth),
+            rootfs: layer.filter(|_| depth == Depth::Everything).map(|layer| {
+                let used = Used {
+                    bytes: layer.used,
+                    inodes: layer.inodes_used,
+                };
+                Fs::part(&layers, Time::of(layer.at), used)
+            }),
         }
     }
-    Some(entry)
 }
 
-fn container(stats: &ContainerStats, statuses: &[&ContainerStatus]) -> Option<Value> {
-    let attributes = stats.attributes.as_ref()?;
-    let name = attributes.labels.get(labels::CONTAINER_NAME)?;
-    let running = statuses
-        .iter()
-        .find(|status| status.name == *name)
-        .and_then(|status| status.state.as_ref()?.running.as_ref());
-    let mut entry = json!({
-        "name": name,
-        "startTime": running.and_then(|running| running.started_at.as_ref()),
-    });
-    let parts = [
-        ("cpu", stats.cpu.as_ref().map(cpu)),
-        ("memory", stats.memory.as_ref().map(memory)),
-        ("rootfs", stats.writable_layer.as_ref().map(file_system)),
-    ];
-    for (name, part) in parts {
-        if let Some(part) = part {
-            entry[name] = part;
+fn system_container(kind: SystemContainer, cgroup: &CgroupStats, depth: Depth) -> Container {
+    Container {
+        name: kind.as_str().to_owned(),
+        start_time: Time::of(cgroup.started_at),
+        measured: Measured::new(&cgroup.usage, depth),
+        rootfs: None,
+    }
+}
+
+impl Measured {
+    fn new(usage: &Usage, depth: Depth) -> Self {
+        let everything = depth == Depth::Everything;
+        let at = usage.memory.map_or(0, |memory| memory.at);
+        let cpu = usage.cpu.map(|cpu| kubelet_stats::CpuUsage {
+            pressure: cpu.pressure.filter(|_| everything),
+            ..cpu
+        });
+        let memory = usage.memory.map(|memory| kubelet_stats::MemoryUsage {
+            pressure: memory.pressure.filter(|_| everything),
+            ..memory
+        });
+        Self {
+            cpu: cpu.as_ref().map(Cpu::from),
+            memory: memory.as_ref().map(Memory::from),
+            io: usage
+                .io_pressure
+                .filter(|_| everything)
+                .map(|pressure| Io::new(Time::of(at), &pressure)),
+            swap: usage.swap.map(|swap| SwapUsage::new(Time::of(at), swap)),
         }
     }
-    Some(entry)
-}
-
-fn cpu(usage: &CpuUsage) -> Value {
-    measured(
-        usage.timestamp,
-        [
-            ("usageNanoCores", &usage.usage_nano_cores),
-            ("usageCoreNanoSeconds", &usage.usage_core_nano_seconds),
-        ],
-    )
-}
-
-fn memory(usage: &MemoryUsage) -> Value {
-    measured(
-        usage.timestamp,
-        [
-            ("availableBytes", &usage.available_bytes),
-            ("usageBytes", &usage.usage_bytes),
-            ("workingSetBytes", &usage.working_set_bytes),
-            ("rssBytes", &usage.rss_bytes),
-            ("pageFaults", &usage.page_faults),
-            ("majorPageFaults", &usage.major_page_faults),
-        ],
-    )
-}
-
-fn file_system(usage: &FilesystemUsage) -> Value {
-    measured(
-        usage.timestamp,
-        [
-            ("usedBytes", &usage.used_bytes),
-            ("inodesUsed", &usage.inodes_used),
-        ],
-    )
-}
-
-fn network(usage: &NetworkUsage) -> Value {
-    let of = |usage: &NetworkInterfaceUsage| {
-        interface(&Interface {
-            name: usage.name.clone(),
-            rx_bytes: value(&usage.rx_bytes),
-            rx_errors: value(&usage.rx_errors),
-            tx_bytes: value(&usage.tx_bytes),
-            tx_errors: value(&usage.tx_errors),
-        })
-    };
-    let default = usage.default_interface.as_ref();
-    let all: Vec<Value> = default
-        .into_iter()
-        .chain(&usage.interfaces)
-        .map(of)
-        .collect();
-    let mut network = json!({"time": nanoseconds(usage.timestamp), "interfaces": all});
-    if let Some(default) = default {
-        merge(&mut network, of(default));
-    }
-    network
-}
-
-fn interface(interface: &Interface) -> Value {
-    json!({
-        "name": interface.name,
-        "rxBytes": interface.rx_bytes,
-        "rxErrors": interface.rx_errors,
-        "txBytes": interface.tx_bytes,
-        "txErrors": interface.tx_errors,
-    })
-}
-
-/// The time of measurement and the values that the runtime reports.
-fn measured<const N: usize>(at: i64, values: [(&str, &Option<UInt64Value>); N]) -> Value {
-    let mut fields = Map::from_iter([("time".to_owned(), nanoseconds(at))]);
-    for (name, value) in values {
-        if let Some(UInt64Value { value }) = value {
-            fields.insert(name.to_owned(), (*value).into());
-        }
-    }
-    Value::Object(fields)
-}
-
-fn merge(into: &mut Value, from: Value) {
-    if let (Value::Object(into), Value::Object(from)) = (into, from) {
-        into.extend(from);
-    }
-}
-
-fn value(value: &Option<UInt64Value>) -> u64 {
-    value.as_ref().map_or(0, |value| value.value)
-}
-
-fn nanoseconds(at: i64) -> Value {
-    time(Timestamp::from_nanosecond(i128::from(at)).unwrap_or_default())
-}
-
-/// In whole seconds, the API's format of times.
-fn time(at: Timestamp) -> Value {
-    format!("{at:.0}").into()
 }

@@ -1,5 +1,7 @@
 //! Responses of the handlers.
 
+use std::time::Duration;
+
 use cri_proto::runtime::v1::ExecSyncResponse;
 use fake_runtime::{Fault, Times, Usage, Verb};
 use serde_json::{Value, json};
@@ -193,6 +195,8 @@ async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
     assert_eq!(pod["cpu"]["usageCoreNanoSeconds"], 2_500_000_000_u64);
     assert_eq!(pod["containers"][0]["name"], "app");
     assert_eq!(pod["containers"][0]["memory"]["workingSetBytes"], 1 << 20);
+    // Over a shorter time, there is no rate.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let again: Value = serde_json::from_str(&admin.get("/stats/summary").await.body).unwrap();
     assert!(again["node"]["cpu"]["usageNanoCores"].is_u64(), "{again}");
 
@@ -209,10 +213,26 @@ async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
     let cadvisor = admin.get("/metrics/cadvisor").await.body;
-    assert!(
-        cadvisor.contains("container_memory_working_set_bytes{"),
-        "{cadvisor}"
+    for line in [
+        "# TYPE container_cpu_usage_seconds_total counter".to_owned(),
+        format!(
+            "container_memory_working_set_bytes{{container=\"app\",id=\"\",image=\"\",name=\"{container}\",namespace=\"default\",pod=\"web\"}} 1048576 "
+        ),
+        "container_memory_working_set_bytes{container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\"} ".to_owned(),
+        "container_scrape_error 0".to_owned(),
+    ] {
+        assert!(cadvisor.contains(&line), "{line} is not in {cadvisor}");
+    }
+    let brief = admin
+        .request("POST", "/stats/summary?only_cpu_and_memory=true", "")
+        .await;
+    let brief: Value = serde_json::from_str(&brief.body).unwrap();
+    assert_eq!(
+        brief["pods"][0]["cpu"]["usageCoreNanoSeconds"],
+        2_500_000_000_u64
     );
+    assert_eq!(brief["node"]["network"], Value::Null);
+    assert_eq!(brief["pods"][0]["ephemeral-storage"], Value::Null);
 
     // A runtime without sandbox stats.
     let no_pods = Fault::Error(tonic::Status::unknown("the cgroup's path is empty"));

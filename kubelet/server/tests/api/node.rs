@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +19,10 @@ use k8s_openapi::api::{
     authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus},
     core::v1::Pod,
 };
-use kubelet_cri_client::{CriClient, labels};
+use kubelet_cri_client::{
+    CriClient, labels,
+    pod_status::{ContainerStatus, PodStatus, SandboxStatus},
+};
 use kubelet_host::local_node::LocalNode;
 use kubelet_http::roots::Roots;
 use kubelet_logs::{LogError, LogOptions, LogParts};
@@ -32,6 +35,9 @@ use kubelet_server::{
     },
     reviews::{ReviewError, Reviews},
     tls::parameters::TlsParameters,
+};
+use kubelet_stats::{
+    CgroupSubject, Depth, NodeStats, PodSubject, StatsError, StatsProvider, Subjects,
 };
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -47,6 +53,59 @@ pub(crate) const UID: &str = "uid-1";
 #[derive(Clone)]
 struct View {
     cri: CriClient,
+    stats: Arc<StatsProvider>,
+}
+
+/// The pod has no cgroup on this machine, so that the runtime's numbers count.
+#[derive(Debug)]
+struct OnePod {
+    runtime: FakeRuntime,
+    sandbox: String,
+}
+
+impl Subjects for OnePod {
+    fn pods(&self) -> Vec<PodSubject> {
+        let sandbox = SandboxStatus {
+            id: self.sandbox.clone(),
+            attempt: 0,
+            ready: true,
+            created_at: 1_767_225_600_000_000_000,
+            host_network: false,
+            ips: Vec::new(),
+        };
+        let running = self.runtime.running("app");
+        let containers = running.iter().map(|container| ContainerStatus {
+            started_at: 1_767_225_601_000_000_000,
+            ..ContainerStatus::started(container.id.clone(), "app".to_owned())
+        });
+        vec![PodSubject {
+            pod: Arc::new(pods().remove(0)),
+            cgroup: None,
+            status: Arc::new(PodStatus {
+                sandboxes: vec![sandbox],
+                containers: containers.collect(),
+            }),
+        }]
+    }
+
+    fn cgroups(&self) -> Vec<CgroupSubject> {
+        Vec::new()
+    }
+}
+
+fn pods() -> Vec<Pod> {
+    serde_json::from_value(json!([{
+        "metadata": {"name": "web", "namespace": "default", "uid": UID},
+        "spec": {"containers": [{"name": "app"}]},
+        "status": {
+            "startTime": "2026-01-01T00:00:00Z",
+            "containerStatuses": [{
+                "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
+            }],
+        },
+    }]))
+    .unwrap()
 }
 
 impl NodeView for View {
@@ -59,18 +118,7 @@ impl NodeView for View {
     }
 
     fn pods(&self) -> Vec<Pod> {
-        serde_json::from_value(json!([{
-            "metadata": {"name": "web", "namespace": "default", "uid": UID},
-            "spec": {"containers": [{"name": "app"}]},
-            "status": {
-                "startTime": "2026-01-01T00:00:00Z",
-                "containerStatuses": [{
-                    "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-                    "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
-                }],
-            },
-        }]))
-        .unwrap()
+        pods()
     }
 
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
@@ -113,6 +161,10 @@ impl NodeView for View {
             0..=10 => Ok(()),
             _ => Err("nothing is logged at that".to_owned()),
         }
+    }
+
+    async fn stats(&self, depth: Depth) -> Result<Arc<NodeStats>, StatsError> {
+        self.stats.younger_than(depth, Duration::ZERO).await
     }
 
     fn cri(&self) -> CriClient {
@@ -252,7 +304,12 @@ impl Node {
         let cri = CriClient::from_channels(channel.clone(), channel, Duration::from_secs(5));
         let sandbox = start_pod(&runtime, &cri).await;
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(servers.serve(View { cri }, cancel.clone()));
+        let subjects = Arc::new(OnePod {
+            runtime: runtime.clone(),
+            sandbox: sandbox.clone(),
+        });
+        let stats = Arc::new(StatsProvider::new(subjects, cri.clone(), Path::new("/")));
+        let task = tokio::spawn(servers.serve(View { cri, stats }, cancel.clone()));
         let trusts = fs::read_to_string(dir.path().join("pki/kubelet.crt")).unwrap_or_default();
         Self {
             runtime,

@@ -1,0 +1,27 @@
+//! `/metrics/cadvisor`: the node, its cgroups, pods and containers, with the names, labels and units
+//! of cAdvisor.
+//!
+//! A pod has up to three kinds of rows, which the labels tell apart: its cgroup (no `name`), its
+//! sandbox with the network (`name`, no `container`), and its containers.
+
+mod families;
+mod page;
+mod rows;
+
+use kubelet_metrics::Exposition;
+use kubelet_stats::{Depth, StatsError};
+
+use super::NodeView;
+
+/// All metrics.
+pub(super) async fn metrics<V: NodeView>(view: &V) -> Result<Exposition, StatsError> {
+    let stats = view.stats(Depth::Everything).await?;
+    let mut page = Exposition::default();
+    families::write(&rows::of(&stats), &mut page);
+    page.gauge(
+        "container_scrape_error",
+        "1 if there was an error while getting container metrics, 0 otherwise",
+        u8::from(stats.runtime_error.is_some()),
+    );
+    Ok(page)
+}

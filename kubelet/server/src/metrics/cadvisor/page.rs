@@ -1,0 +1,110 @@
+//! Writes metrics, each with all of its rows.
+
+use std::fmt::{self, Display};
+
+use kubelet_metrics::Exposition;
+use kubelet_stats::{Details, MemoryUsage, Usage};
+
+use super::rows::Row;
+
+/// A number as cAdvisor writes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    Integer(u64),
+    /// Nanoseconds, written in seconds.
+    Nanoseconds(u64),
+}
+
+impl Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(number) => number.fmt(f),
+            Self::Nanoseconds(number) => (*number as f64 / 1e9).fmt(f),
+        }
+    }
+}
+
+/// The samples of one metric.
+pub(super) struct Family<'a> {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    has_begun: bool,
+    page: &'a mut Exposition,
+}
+
+impl Family<'_> {
+    pub(super) fn add(&mut self, row: &Row<'_>, labels: &[(&str, &str)], value: Value) {
+        if !self.has_begun {
+            self.page.family(self.name, self.kind, self.help);
+            self.has_begun = true;
+        }
+        let at = (row.at > 0).then_some(row.at);
+        self.page
+            .labelled_sample(self.name, &row.labels, labels, value, at);
+    }
+}
+
+pub(super) struct Page<'a> {
+    pub(super) rows: &'a [Row<'a>],
+    pub(super) page: &'a mut Exposition,
+}
+
+impl Page<'_> {
+    /// A metric with any number of samples per row.
+    pub(super) fn family(
+        &mut self,
+        (name, kind, help): (&'static str, &'static str, &'static str),
+        add: impl Fn(&Row<'_>, &mut Family<'_>),
+    ) {
+        let mut family = Family {
+            name,
+            kind,
+            help,
+            has_begun: false,
+            page: self.page,
+        };
+        for row in self.rows {
+            add(row, &mut family);
+        }
+    }
+
+    /// A metric with one sample per row.
+    pub(super) fn single(
+        &mut self,
+        names: (&'static str, &'static str, &'static str),
+        value: impl Fn(&Row<'_>) -> Option<Value>,
+    ) {
+        self.family(names, |row, family| {
+            if let Some(value) = value(row) {
+                family.add(row, &[], value);
+            }
+        });
+    }
+
+    pub(super) fn of_cpu(
+        &mut self,
+        names: (&'static str, &'static str, &'static str),
+        value: impl Fn(&Details) -> Option<Value>,
+    ) {
+        self.single(names, |row| {
+            row.usage?.cpu?;
+            value(details(row)?)
+        });
+    }
+
+    pub(super) fn of_memory(
+        &mut self,
+        names: (&'static str, &'static str, &'static str),
+        value: impl Fn(&MemoryUsage, &Usage) -> Option<u64>,
+    ) {
+        self.single(names, |row| {
+            let usage = row.usage?;
+            value(&usage.memory?, usage).map(Value::Integer)
+        });
+    }
+}
+
+pub(super) fn details<'a>(row: &Row<'a>) -> Option<&'a Details> {
+    row.usage?.details.as_deref()
+}
