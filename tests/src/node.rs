@@ -344,10 +344,15 @@ impl Node {
         Ok(fs::remove_file(self.manifests().join(file))?)
     }
 
+    /// A page of the kubelet's read-only API.
+    pub async fn page(&self, path: &str) -> Result<String> {
+        let body = get(&self.path("kubelet").join("kubelet.sock"), path).await?;
+        Ok(String::from_utf8(body)?)
+    }
+
     /// The pods that the kubelet serves at `/pods`.
     pub async fn pods(&self) -> Result<Vec<Value>> {
-        let body = get(&self.path("kubelet").join("kubelet.sock"), "/pods").await?;
-        let mut list: Value = serde_json::from_slice(&body)?;
+        let mut list: Value = serde_json::from_str(&self.page("/pods").await?)?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),
             other => bail!("/pods has no items but {other}"),

@@ -13,3 +13,4 @@ mod real_api_server;
 mod real_csi;
 mod reboot;
 mod static_pods;
+mod stats;

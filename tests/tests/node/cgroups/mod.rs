@@ -28,7 +28,7 @@ async fn containerd() -> Node {
 }
 
 /// The cgroup of a pod, below the node's cgroup root.
-fn cgroup_of(pod: &Value) -> Result<String> {
+pub(crate) fn cgroup_of(pod: &Value) -> Result<String> {
     let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
     let class = pod["status"]["qosClass"].as_str().context("no QoS class")?;
     Ok(match class {
@@ -38,7 +38,7 @@ fn cgroup_of(pod: &Value) -> Result<String> {
 }
 
 /// The ID of a container in the runtime.
-fn container_id<'a>(pod: &'a Value, name: &str) -> Result<&'a str> {
+pub(crate) fn container_id<'a>(pod: &'a Value, name: &str) -> Result<&'a str> {
     let statuses = ["containerStatuses", "initContainerStatuses"];
     let id = statuses.iter().find_map(|kind| {
         let all = pod["status"][kind].as_array()?;
