@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod disk_walk;
 mod guarded_path;
 mod open;
 mod remove;
@@ -23,6 +24,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use disk_walk::DiskWalk;
 pub use guarded_path::GuardedPath;
 use open::{Id, Opened};
 pub use remove::{RemoveError, remove_all, remove_directories};

@@ -8,7 +8,6 @@
 pub mod cgroup;
 mod collector;
 pub mod convert;
-mod disk_walk;
 pub mod families;
 mod metrics;
 pub mod network;

@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
+use tree_walk::DiskWalk;
 
-use super::{disk_walk::DiskWalk, upper_dir};
+use super::upper_dir;
 use crate::{
     clock::now,
     model::{Container, Id, Model},

@@ -2,20 +2,25 @@
 
 use std::{collections::HashSet, io, path::Path};
 
-use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
-use tree_walk::Step;
+use rustix::{
+    fs::{AtFlags, FileType, Stat, fstat, statat},
+    io::Errno,
+};
+
+use crate::{Step, Walk};
 
 /// The unit of `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
-/// The limit on remembered hard-linked files, so that a container cannot exhaust the shim's memory
+/// The limit on remembered hard-linked files, so that a container cannot exhaust the caller's memory
 /// by creating them.
 const MAX_LINKED: usize = 1 << 17;
 
-/// An interruptible walk.
+/// An interruptible walk that counts what a directory and everything below it take on disk, but not
+/// what is mounted there. A file with several hard links counts once.
 #[derive(Debug)]
-pub(super) struct DiskWalk {
-    walk: tree_walk::Walk,
+pub struct DiskWalk {
+    walk: Walk,
     /// Files with several hard links, which are counted once.
     linked: HashSet<(u64, u64)>,
     bytes: u64,
@@ -29,9 +34,9 @@ impl DiskWalk {
     ///
     /// # Errors
     /// It does not exist or is not a directory.
-    pub(super) fn start(directory: &Path) -> io::Result<Self> {
+    pub fn start(directory: &Path) -> io::Result<Self> {
         let mut walk = Self {
-            walk: tree_walk::Walk::open(directory)?,
+            walk: Walk::open(directory)?,
             linked: HashSet::new(),
             bytes: 0,
             inodes: 0,
@@ -45,7 +50,7 @@ impl DiskWalk {
 
     /// Continues while `may` is true; returns whether there is more. Files that are removed
     /// meanwhile or cannot be read are not counted.
-    pub(super) fn go_on(&mut self, may: impl Fn() -> bool) -> bool {
+    pub fn go_on(&mut self, may: impl Fn() -> bool) -> bool {
         while may() {
             match self.walk.step() {
                 Ok(Some(step)) => {
@@ -63,6 +68,7 @@ impl DiskWalk {
     fn look_at(&mut self, step: &Step) -> io::Result<Stat> {
         let name = match step {
             Step::Directory(_, passed) => return Ok(fstat(passed.directory()?)?),
+            Step::Refused(_, Errno::XDEV) => return Err(Errno::XDEV.into()),
             Step::File(name) | Step::Refused(name, _) => name,
             Step::TooDeep(name) => {
                 self.is_partial = true;
@@ -76,7 +82,7 @@ impl DiskWalk {
 
     /// Whether the counts are lower bounds, because there are more nested directories or
     /// hard-linked files than the limits.
-    pub(super) fn is_partial(&self) -> bool {
+    pub fn is_partial(&self) -> bool {
         self.is_partial
     }
 
@@ -100,12 +106,12 @@ impl DiskWalk {
     }
 
     /// The bytes on disk so far.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The inodes so far.
-    pub(super) fn inodes(&self) -> u64 {
+    pub fn inodes(&self) -> u64 {
         self.inodes
     }
 }
@@ -203,6 +209,48 @@ mod tests {
         // The root and the first ten files.
         assert_eq!((walk.inodes(), walk.linked.len()), (11, 10));
         assert!(walk.is_partial());
+    }
+
+    #[test]
+    fn mounted_directories_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
+        for path in [&source, &target] {
+            fs::create_dir(path).unwrap();
+        }
+        fs::write(source.join("file"), "x").unwrap();
+        rustix::mount::mount_bind(&source, &target).unwrap();
+        let (_, inodes) = walk(dir.path());
+        rustix::mount::unmount(&target, rustix::mount::UnmountFlags::empty()).unwrap();
+        // The root, source, file.
+        assert_eq!(inodes, 3);
+    }
+
+    #[test]
+    fn what_grows_during_the_walk_counts_in_full_or_not_at_all() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        for n in 0..100 {
+            fs::write(dir.path().join(n.to_string()), vec![1; 4096]).unwrap();
+        }
+        let mut walk = DiskWalk::start(dir.path()).unwrap();
+        let mut more = 0;
+        // One step at a time, with a new directory and file before each.
+        loop {
+            let new = dir.path().join(format!("new-{more}"));
+            if more < 50 {
+                fs::create_dir(&new).unwrap();
+                fs::write(new.join("file"), vec![1; 4096]).unwrap();
+                more += 1;
+            }
+            let steps = std::cell::Cell::new(0);
+            if !walk.go_on(|| steps.replace(steps.get() + 1) == 0) {
+                break;
+            }
+        }
+        assert!((101..=201).contains(&walk.inodes()), "{}", walk.inodes());
+        let new = (walk.inodes() - 101) / 2;
+        assert!(walk.bytes() >= (100 + new) * 4096, "{}", walk.bytes());
+        assert_eq!(walk.bytes() % 4096, 0);
     }
 
     #[test]
