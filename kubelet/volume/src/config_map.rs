@@ -13,6 +13,7 @@ use super::{
     files::{self, FileStorage},
     plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
+    usage::UsageSource,
 };
 
 const KIND: &str = "configmap references non-existent config";
@@ -35,6 +36,10 @@ impl VolumePlugin for ConfigMap {
 
     fn attributes(&self, _: &VolumeSpec) -> Attributes {
         files::ATTRIBUTES
+    }
+
+    fn usage(&self, request: &MountRequest) -> UsageSource {
+        UsageSource::Directory(request.dir.clone())
     }
 
     fn refreshes(&self, _: &VolumeSpec) -> bool {

@@ -13,6 +13,7 @@ use super::{
     files::{self, FileStorage},
     plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
+    usage::UsageSource,
 };
 
 /// The plugin.
@@ -33,6 +34,10 @@ impl VolumePlugin for DownwardApi {
 
     fn attributes(&self, _: &VolumeSpec) -> Attributes {
         files::ATTRIBUTES
+    }
+
+    fn usage(&self, request: &MountRequest) -> UsageSource {
+        UsageSource::Directory(request.dir.clone())
     }
 
     fn refreshes(&self, _: &VolumeSpec) -> bool {

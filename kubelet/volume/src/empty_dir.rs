@@ -16,6 +16,7 @@ use super::{
     VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, ownership,
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
+    usage::UsageSource,
 };
 
 const NAME: &str = "kubernetes.io/empty-dir";
@@ -41,6 +42,16 @@ impl VolumePlugin for EmptyDir {
             read_only: false,
             managed: true,
             selinux_relabel: true,
+        }
+    }
+
+    fn usage(&self, request: &MountRequest) -> UsageSource {
+        let source = request.spec.inline().and_then(|v| v.empty_dir.as_ref());
+        match source.and_then(|source| source.medium.as_deref()) {
+            // Deleted files that are still open take memory too.
+            Some("Memory") => UsageSource::FileSystem(request.dir.clone()),
+            // hugetlbfs without a size limit reports nothing to statfs.
+            _ => UsageSource::Directory(request.dir.clone()),
         }
     }
 

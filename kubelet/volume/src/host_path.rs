@@ -13,6 +13,7 @@ use super::{
     VolumeError, blocking_at,
     plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
+    usage::UsageSource,
 };
 
 /// The plugin.
@@ -33,6 +34,11 @@ impl VolumePlugin for HostPath {
             read_only: spec.read_only,
             ..Attributes::default()
         }
+    }
+
+    /// The files belong to the node.
+    fn usage(&self, _: &MountRequest) -> UsageSource {
+        UsageSource::None
     }
 
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {

@@ -7,6 +7,7 @@ use super::{
     files,
     plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::VolumeSpec,
+    usage::UsageSource,
 };
 
 /// The plugin.
@@ -24,6 +25,11 @@ impl VolumePlugin for Image {
 
     fn attributes(&self, _: &VolumeSpec) -> Attributes {
         files::ATTRIBUTES
+    }
+
+    /// The runtime mounts the image, and accounts for it.
+    fn usage(&self, _: &MountRequest) -> UsageSource {
+        UsageSource::None
     }
 
     fn set_up<'a>(&'a self, _: &'a MountRequest) -> PluginFuture<'a, Mounted> {

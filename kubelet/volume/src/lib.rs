@@ -38,6 +38,7 @@ pub mod spec;
 mod state_of_world;
 pub mod subpath;
 mod trust_bundles;
+pub mod usage;
 
 pub use self::{
     error::VolumeError,

@@ -20,6 +20,7 @@ use super::{
         VolumePlugin,
     },
     spec::VolumeSpec,
+    usage::UsageSource,
 };
 use crate::spec::VolumeMode;
 
@@ -53,6 +54,15 @@ impl VolumePlugin for Local {
             read_only: spec.read_only,
             managed: !spec.read_only,
             selinux_relabel: true,
+        }
+    }
+
+    /// A directory counts as a whole file system too, as upstream.
+    fn usage(&self, request: &MountRequest) -> UsageSource {
+        let dir = request.dir.clone();
+        match request.spec.mode {
+            VolumeMode::Filesystem => UsageSource::FileSystem(dir),
+            VolumeMode::Block => UsageSource::Device(dir),
         }
     }
 

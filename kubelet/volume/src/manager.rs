@@ -21,6 +21,7 @@ use super::{
     selinux,
     spec::{self, VolumeSpec},
     state_of_world::{Resolution, StateOfWorld},
+    usage::UsageSource,
 };
 use crate::spec::VolumeMode;
 
@@ -197,6 +198,16 @@ impl VolumeManager {
             Some((name.clone(), volume))
         });
         volumes.collect()
+    }
+
+    /// How the usage of each of the pod's mounted volumes is measured, by their names in its spec.
+    pub fn usage_sources(&self, uid: &PodUid) -> Vec<(String, UsageSource)> {
+        let requests = self.world.lock().all_mounted(uid);
+        let sources = requests.iter().filter_map(|request| {
+            let plugin = self.plugin(&request.volume.plugin)?;
+            Some((request.name().to_owned(), plugin.usage(request)))
+        });
+        sources.collect()
     }
 
     /// Unmounts all volumes of a pod, including those found only on disk, and waits for that. None

@@ -8,7 +8,7 @@ use super::state_of_world::VolumeOperation;
 use crate::spec::VolumeMode;
 
 /// Buckets in seconds, as upstream.
-const BUCKETS: &[f64] = &[
+pub(super) const BUCKETS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
 ];
 

@@ -15,6 +15,7 @@ use super::{
     mount,
     plugin::{Attributes, MountRequest, Mounted, PluginFuture, PodVolume, VolumePlugin},
     spec::{VolumeSource, VolumeSpec},
+    usage::UsageSource,
 };
 
 /// An unmount that takes longer is forced.
@@ -40,6 +41,10 @@ impl VolumePlugin for Nfs {
             read_only: is_read_only(spec),
             ..Attributes::default()
         }
+    }
+
+    fn usage(&self, request: &MountRequest) -> UsageSource {
+        UsageSource::FileSystem(request.dir.clone())
     }
 
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {

@@ -34,6 +34,7 @@ use kubelet_pod_spec::{
 use super::{
     VolumeError,
     spec::{VolumeMode, VolumeSpec},
+    usage::UsageSource,
 };
 
 /// The future of a plugin call.
@@ -214,6 +215,9 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
 
     /// The attributes of all mounts of the volume.
     fn attributes(&self, spec: &VolumeSpec) -> Attributes;
+
+    /// How the usage of a mounted volume is measured.
+    fn usage(&self, request: &MountRequest) -> UsageSource;
 
     /// Name of the device that the volume's pods share on this node, if any.
     ///

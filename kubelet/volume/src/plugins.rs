@@ -45,3 +45,103 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
         }),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
+    use kubelet_host::machine::Machine;
+    use kubelet_pod_spec::identity::PodUid;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        plugin::{MountRequest, PodVolume},
+        spec::{VolumeMode, VolumeSource, VolumeSpec},
+    };
+
+    fn host() -> VolumeHost {
+        VolumeHost {
+            root_dir: "/r".into(),
+            node_name: "node".to_owned(),
+            selinux: None,
+            objects: Arc::new(NoObjects),
+            machine: Arc::new(Machine::default()),
+            events: EventRecorder::default(),
+        }
+    }
+
+    /// How a volume is measured, with its directory `/dir`.
+    fn measured(source: VolumeSource, mode: VolumeMode) -> String {
+        let spec = VolumeSpec {
+            name: "v".to_owned(),
+            source,
+            read_only: false,
+            mode,
+            capacity: None,
+        };
+        let plugins = all(&host(), Arc::default());
+        let plugin = plugins.iter().find(|plugin| plugin.supports(&spec));
+        let plugin = plugin.unwrap();
+        let request = MountRequest {
+            pod: Arc::default(),
+            volume: PodVolume {
+                uid: PodUid::from("u"),
+                plugin: plugin.name().to_owned(),
+                name: spec.inner_name().to_owned(),
+                mode,
+            },
+            spec,
+            dir: "/dir".into(),
+            device: None,
+            attachment: None,
+            fs_group: None,
+            fs_user: None,
+            selinux_label: None,
+        };
+        format!("{:?}", plugin.usage(&request))
+    }
+
+    fn inline(kind: &str, source: Value) -> String {
+        let volume = serde_json::from_value(json!({"name": "v", kind: source})).unwrap();
+        measured(VolumeSource::Inline(volume), VolumeMode::Filesystem)
+    }
+
+    fn persistent(mode: VolumeMode, source: Value) -> String {
+        let volume = json!({"metadata": {"name": "pv"}, "spec": source});
+        let volume = serde_json::from_value(volume).unwrap();
+        measured(VolumeSource::Persistent(Arc::new(volume)), mode)
+    }
+
+    #[test]
+    fn each_kind_is_measured_in_its_way() {
+        let directory = "Directory(\"/dir\")";
+        let file_system = "FileSystem(\"/dir\")";
+        let nfs = json!({"server": "s", "path": "/"});
+        let local = json!({"local": {"path": "/data"}});
+        for (kind, source, expected) in [
+            ("emptyDir", json!({}), directory),
+            ("emptyDir", json!({"medium": "Memory"}), file_system),
+            ("emptyDir", json!({"medium": "HugePages-2Mi"}), directory),
+            ("configMap", json!({"name": "c"}), directory),
+            ("secret", json!({"secretName": "s"}), directory),
+            ("downwardAPI", json!({}), directory),
+            ("projected", json!({}), directory),
+            ("hostPath", json!({"path": "/"}), "None"),
+            ("image", json!({"reference": "i"}), "None"),
+            ("nfs", nfs.clone(), file_system),
+        ] {
+            assert_eq!(inline(kind, source), expected, "{kind}");
+        }
+        let driver = inline("csi", json!({"driver": "d.example.com"}));
+        assert!(driver.contains("path: \"/dir/mount\""), "{driver}");
+
+        let (mounted, block) = (VolumeMode::Filesystem, VolumeMode::Block);
+        assert_eq!(persistent(mounted, json!({"nfs": nfs})), file_system);
+        assert_eq!(persistent(mounted, local.clone()), file_system);
+        assert_eq!(persistent(block, local), "Device(\"/dir\")");
+        let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
+        let device = persistent(block, csi);
+        let path = "/r/plugins/kubernetes.io/csi/volumeDevices/publish/pv/u";
+        assert!(device.contains(path) && device.contains("handle: \"h\""));
+    }
+}

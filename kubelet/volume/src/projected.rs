@@ -18,6 +18,7 @@ use super::{
     secret,
     spec::VolumeSpec,
     trust_bundles::{self, Order},
+    usage::UsageSource,
 };
 
 /// Mode of tokens and trust bundles that are private to a user or group.
@@ -44,6 +45,10 @@ impl VolumePlugin for Projected {
 
     fn attributes(&self, _: &VolumeSpec) -> Attributes {
         files::ATTRIBUTES
+    }
+
+    fn usage(&self, request: &MountRequest) -> UsageSource {
+        UsageSource::Directory(request.dir.clone())
     }
 
     fn refreshes(&self, _: &VolumeSpec) -> bool {

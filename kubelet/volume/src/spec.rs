@@ -141,6 +141,16 @@ pub fn used_volumes(spec: &PodSpec) -> (BTreeSet<&str>, BTreeSet<&str>) {
     (mounts, devices)
 }
 
+/// Name of the claim, in the pod's namespace, that a volume of the pod refers to.
+pub fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
+    match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        // The ephemeral volume controller creates the claim under this name.
+        (None, Some(_)) => Some(format!("{}-{}", identity::name(pod), volume.name)),
+        (None, None) => None,
+    }
+}
+
 /// Resolves a volume of a pod that its containers use in the given modes.
 ///
 /// # Errors
@@ -151,20 +161,17 @@ pub async fn resolve(
     uses: &[VolumeMode],
     objects: &dyn Objects,
 ) -> Result<VolumeSpec, VolumeError> {
-    let (claim_name, read_only) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(source), _) => (source.claim_name.clone(), source.read_only),
-        // The ephemeral volume controller creates the claim under this name.
-        (None, Some(_)) => (format!("{}-{}", identity::name(pod), volume.name), None),
-        (None, None) => {
-            return Ok(VolumeSpec {
-                name: volume.name.clone(),
-                source: VolumeSource::Inline(Box::new(volume.clone())),
-                read_only: false,
-                mode: VolumeMode::Filesystem,
-                capacity: None,
-            });
-        }
+    let Some(claim_name) = claim_name(pod, volume) else {
+        return Ok(VolumeSpec {
+            name: volume.name.clone(),
+            source: VolumeSource::Inline(Box::new(volume.clone())),
+            read_only: false,
+            mode: VolumeMode::Filesystem,
+            capacity: None,
+        });
     };
+    let source = volume.persistent_volume_claim.as_ref();
+    let read_only = source.and_then(|source| source.read_only);
     let namespace = identity::namespace(pod);
     let failed = |why: String| VolumeError::Claim {
         claim: format!("{namespace}/{claim_name}"),

@@ -268,6 +268,13 @@ impl StateOfWorld {
         }
     }
 
+    /// The requests for all mounted volumes of a pod.
+    pub(super) fn all_mounted(&self, uid: &PodUid) -> Vec<Arc<MountRequest>> {
+        let names = self.names.get(uid).into_iter().flat_map(BTreeMap::keys);
+        let mounted = names.filter_map(|name| self.mounted(uid, name));
+        mounted.map(|(_, request)| Arc::clone(request)).collect()
+    }
+
     /// Volumes of a pod that are, or may be, still on the node.
     pub(super) fn left(&self, uid: &PodUid) -> Vec<String> {
         let mounts = self.mounts.iter().filter(|(volume, _)| volume.uid == *uid);

@@ -227,6 +227,12 @@ impl FakeCsi {
         }
     }
 
+    /// Sets the usage and the condition that the driver reports for a volume while it is published.
+    pub fn set_stats(&self, volume: &str, stats: csi::NodeGetVolumeStatsResponse) {
+        let mut volumes = self.0.volumes.lock();
+        volumes.stats.insert(volume.to_owned(), stats);
+    }
+
     /// Removes all faults.
     pub fn clear_faults(&self) {
         self.0.faults.lock().clear();

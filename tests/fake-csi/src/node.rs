@@ -6,9 +6,10 @@ use cri_proto::csi::v1::{
     self as csi, node_server::Node, node_service_capability as capability,
     volume_capability::AccessType,
 };
+use tokio::time::sleep;
 use tonic::{Request, Response, Status};
 
-use super::{Call, FakeCsi};
+use super::{Call, FakeCsi, Fault, fault::HANG};
 
 #[tonic::async_trait]
 impl Node for FakeCsi {
@@ -65,9 +66,19 @@ impl Node for FakeCsi {
 
     async fn node_get_volume_stats(
         &self,
-        _: Request<csi::NodeGetVolumeStatsRequest>,
+        request: Request<csi::NodeGetVolumeStatsRequest>,
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
-        Err(Status::unimplemented("the fake driver has no figures"))
+        let request = request.into_inner();
+        self.check("GetVolumeStats")?;
+        if let Some(Fault::Hang) = self.fault_of("GetVolumeStats") {
+            sleep(HANG).await;
+        }
+        let volumes = self.0.volumes.lock();
+        if !volumes.is_published(&request.volume_id, Path::new(&request.volume_path)) {
+            return Err(Status::not_found("not published there"));
+        }
+        let stats = volumes.stats.get(&request.volume_id);
+        Ok(Response::new(stats.cloned().unwrap_or_default()))
     }
 
     async fn node_expand_volume(

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cri_proto::csi::v1::NodeGetVolumeStatsResponse;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 /// The volumes that the driver knows.
@@ -16,6 +17,8 @@ pub(super) struct Volumes {
     pub(super) data: Option<PathBuf>,
     /// The ids of volumes that do not exist in the storage.
     pub(super) deleted: BTreeSet<String>,
+    /// The usage and the condition that the driver reports, by the volume's id.
+    pub(super) stats: BTreeMap<String, NodeGetVolumeStatsResponse>,
     /// The calls that no kubelet may make.
     pub(super) wrongs: Vec<String>,
 }
@@ -63,6 +66,11 @@ impl Volumes {
             self.wrongs.push(format!("{verb} of {id} beside {other}"));
         }
         Err(other)
+    }
+
+    pub(super) fn is_published(&self, id: &str, path: &Path) -> bool {
+        let volume = self.by_id.get(id);
+        volume.is_some_and(|volume| volume.published.contains(path))
     }
 
     /// Marks a call as hanging.

@@ -1,18 +1,21 @@
 //! Client of a CSI driver's node service, for one operation on one volume.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use cri_proto::csi::v1::{
     NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, node_client,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, node_client,
     node_service_capability::{Type, rpc::Type as Capability},
 };
 use kubelet_plugin_manager::socket;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Response, Status, transport::Channel};
 
-use super::driver_channel::{DriverChannel, Refusal};
+use super::{
+    driver_channel::{DriverChannel, Refusal},
+    metrics::CsiMetrics,
+};
 use crate::VolumeError;
 
 /// The deadline of an operation, which may consist of several calls, as upstream.
@@ -102,14 +105,18 @@ impl Capabilities {
 /// A client with one deadline for all of its calls.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClient {
+    driver: String,
     channel: Channel,
+    metrics: Arc<CsiMetrics>,
     deadline: Instant,
 }
 
 impl NodeClient {
-    pub(super) fn new(endpoint: &Path) -> Self {
+    pub(super) fn new(driver: &str, endpoint: &Path, metrics: Arc<CsiMetrics>) -> Self {
         Self {
+            driver: driver.to_owned(),
             channel: socket::channel(endpoint),
+            metrics,
             deadline: Instant::now() + OPERATION_LIMIT,
         }
     }
@@ -170,6 +177,15 @@ impl NodeClient {
         self.call("NodeExpandVolume", refusal, call).await.map(drop)
     }
 
+    pub(super) async fn stats(
+        &self,
+        request: NodeGetVolumeStatsRequest,
+    ) -> Result<NodeGetVolumeStatsResponse, CsiError> {
+        let (mut client, refusal) = self.client();
+        let call = client.node_get_volume_stats(request);
+        self.call("NodeGetVolumeStats", refusal, call).await
+    }
+
     /// A client for one call, and a flag for whether the driver refuses it.
     fn client(&self) -> (node_client::NodeClient<DriverChannel>, Refusal) {
         let refusal = Refusal::default();
@@ -183,10 +199,16 @@ impl NodeClient {
         refusal: Refusal,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, CsiError> {
-        let status = match timeout_at(self.deadline, call).await {
-            Ok(Ok(answer)) => return Ok(answer.into_inner()),
-            Ok(Err(status)) => status,
-            Err(_) => Status::deadline_exceeded("context deadline exceeded"),
+        let begun = Instant::now();
+        let answer = timeout_at(self.deadline, call).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("context deadline exceeded")));
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        let took = begun.elapsed();
+        self.metrics.called(&self.driver, rpc, code, took);
+        let status = match answer {
+            Ok(answer) => return Ok(answer.into_inner()),
+            Err(status) => status,
         };
         Err(CsiError::Call {
             rpc,
@@ -203,6 +225,8 @@ pub(super) fn text(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_metrics::Exposition;
+
     use super::*;
 
     #[test]
@@ -235,14 +259,28 @@ mod tests {
         // Nothing accepts connections.
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         let begun = Instant::now();
-        let error = NodeClient::new(&path).info().await.unwrap_err();
+        let metrics = Arc::<CsiMetrics>::default();
+        let client = |path: &Path| NodeClient::new("d", path, Arc::clone(&metrics));
+        let error = client(&path).info().await.unwrap_err();
         assert_eq!(begun.elapsed(), OPERATION_LIMIT);
         assert_eq!(
             error.to_string(),
             "NodeGetInfo: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
         );
         drop(listener);
-        let error = NodeClient::new(&dir.path().join("none")).info().await;
+        let error = client(&dir.path().join("none")).info().await;
         assert!(!error.unwrap_err().is_final());
+        let mut page = Exposition::default();
+        metrics.collect(&mut page);
+        let labels = "driver_name=\"d\",method_name=\"/csi.v1.Node/NodeGetInfo\",\
+                      grpc_status_code=\"DeadlineExceeded\",migrated=\"false\"";
+        let text = page.into_text();
+        for sample in [
+            format!("csi_operations_seconds_bucket{{{labels},le=\"50\"}} 0\n"),
+            format!("csi_operations_seconds_bucket{{{labels},le=\"120\"}} 1\n"),
+            format!("csi_operations_seconds_sum{{{labels}}} 120\n"),
+        ] {
+            assert!(text.contains(&sample), "{sample}: {text}");
+        }
     }
 }

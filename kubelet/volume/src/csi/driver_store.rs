@@ -1,14 +1,21 @@
 //! The CSI drivers that are registered with this kubelet.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
 
+use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
 
-use super::client::{CsiError, NodeClient};
+use super::{
+    client::{CsiError, NodeClient},
+    metrics::CsiMetrics,
+};
 
 /// The drivers by name.
 #[derive(Debug, Default)]
-pub struct DriverStore(Mutex<BTreeMap<String, Driver>>);
+pub struct DriverStore {
+    drivers: Mutex<BTreeMap<String, Driver>>,
+    metrics: Arc<CsiMetrics>,
+}
 
 /// A driver. Drivers that have the same name differ in their versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,14 +29,22 @@ pub(super) struct Driver {
 impl DriverStore {
     /// A client of a driver, for one operation.
     pub(super) fn client(&self, name: &str) -> Result<NodeClient, CsiError> {
-        match self.0.lock().get(name) {
-            Some(driver) => Ok(NodeClient::new(&driver.endpoint)),
+        match self.drivers.lock().get(name) {
+            Some(driver) => Ok(self.client_of(name, driver)),
             None => Err(CsiError::NotRegistered(name.to_owned())),
         }
     }
 
+    /// A client of a driver that need not be registered.
+    pub(super) fn client_of(&self, name: &str, driver: &Driver) -> NodeClient {
+        NodeClient::new(name, &driver.endpoint, Arc::clone(&self.metrics))
+    }
+
     pub(super) fn version(&self, name: &str) -> Option<Version> {
-        self.0.lock().get(name).map(|driver| driver.version.clone())
+        self.drivers
+            .lock()
+            .get(name)
+            .map(|driver| driver.version.clone())
     }
 
     /// Adds a driver, unless one of the same name is at least as new.
@@ -37,7 +52,7 @@ impl DriverStore {
     /// # Errors
     /// The version of the existing driver.
     pub(super) fn put(&self, name: &str, driver: Driver) -> Result<(), Version> {
-        let mut drivers = self.0.lock();
+        let mut drivers = self.drivers.lock();
         match drivers.get(name) {
             Some(known) if known.version >= driver.version => Err(known.version.clone()),
             _ => {
@@ -49,10 +64,17 @@ impl DriverStore {
 
     /// Removes a driver, unless another one of the same name has replaced it.
     pub(super) fn remove(&self, name: &str, driver: &Driver) {
-        let mut drivers = self.0.lock();
+        let mut drivers = self.drivers.lock();
         if drivers.get(name) == Some(driver) {
             drivers.remove(name);
         }
+    }
+}
+
+impl Collector for DriverStore {
+    /// Durations of calls to drivers.
+    fn collect(&self, page: &mut Exposition) {
+        self.metrics.collect(page);
     }
 }
 

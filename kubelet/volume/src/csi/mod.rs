@@ -14,9 +14,11 @@ mod driver_store;
 mod expand;
 mod filesystem;
 mod journal;
+mod metrics;
 mod policy;
 mod registration;
 mod source;
+mod stats;
 mod volume_data;
 
 use std::{path::PathBuf, sync::Arc};
@@ -36,6 +38,7 @@ use super::{
         VolumePlugin,
     },
     spec::{VolumeMode, VolumeSpec},
+    usage::UsageSource,
 };
 
 const NAME: &str = "kubernetes.io/csi";
@@ -69,6 +72,10 @@ impl VolumePlugin for Csi {
             managed: !read_only,
             selinux_relabel: true,
         }
+    }
+
+    fn usage(&self, request: &MountRequest) -> UsageSource {
+        self.usage_source(request)
     }
 
     fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {

@@ -6,10 +6,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_plugin_manager::{Plugin, PluginHandler};
 use tracing::info;
 
-use super::{
-    client::NodeClient,
-    driver_store::{Driver, DriverStore, Version},
-};
+use super::driver_store::{Driver, DriverStore, Version};
 use crate::csi::csi_node::{CsiNodeKeeper, DriverInfo};
 
 /// Plugin type of CSI drivers.
@@ -65,7 +62,7 @@ impl PluginHandler for CsiRegistration {
     fn register<'a>(&'a self, plugin: &'a Plugin) -> BoxFuture<'a, Result<(), String>> {
         async move {
             let driver = self.driver(plugin)?;
-            let client = NodeClient::new(&driver.endpoint);
+            let client = self.drivers.client_of(&plugin.name, &driver);
             let node = client.info().await.map_err(|error| error.to_string())?;
             let version = driver.version.clone();
             // Another driver may have registered during the call.
