@@ -24,9 +24,13 @@ use crate::{mount_info, repeatable};
 const THREADS: usize = 256;
 const SERVER_THREADS: usize = 8;
 
+/// Threads for measurements, which are not urgent: for all file systems together, and for each.
+const MEASURING_THREADS: usize = 32;
+const FILE_SYSTEM_THREADS: usize = 1;
+
 /// The most threads that all bounded work uses at once: three kinds of work, and as many
-/// again for the forced unmounts of volumes that hang.
-pub const MAX_THREADS: usize = 4 * THREADS;
+/// again for the forced unmounts of volumes that hang; and measurements.
+pub const MAX_THREADS: usize = 4 * THREADS + MEASURING_THREADS;
 
 /// For mounts, unmounts and the files of volumes.
 pub static VOLUMES: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
@@ -34,6 +38,9 @@ pub static VOLUMES: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
 pub static CONTAINERS: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
 /// For termination messages, read after a container has ended.
 pub static MESSAGES: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
+
+/// For measurements of the usage of volumes and directories.
+pub static MEASUREMENTS: IoThreads = IoThreads::new(MEASURING_THREADS, FILE_SYSTEM_THREADS);
 
 /// The threads for one kind of work, with a limit for each server.
 #[derive(Debug)]

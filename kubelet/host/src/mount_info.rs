@@ -1,6 +1,7 @@
 //! The mount table, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::{
+    collections::HashMap,
     ffi::OsString,
     fs, io,
     os::unix::ffi::OsStringExt as _,
@@ -108,6 +109,27 @@ pub fn within(path: &Path) -> io::Result<Vec<MountInfo>> {
 pub fn device_of(path: &Path) -> io::Result<String> {
     let mount = nearest(read()?, path);
     Ok(mount.map(|mount| mount.device).unwrap_or_default())
+}
+
+/// Device numbers of the mounts that hold these paths, as [`device_of`] with the parents of the
+/// paths resolved. Reads the mount table once.
+///
+/// # Errors
+/// As [`read`].
+pub fn devices_of(paths: &[PathBuf]) -> io::Result<Vec<String>> {
+    let mounts = read()?.into_iter();
+    // The newest, if mounts cover each other.
+    let devices: HashMap<PathBuf, String> = mounts
+        .map(|mount| (mount.mount_point, mount.device))
+        .collect();
+    let device = |path: &PathBuf| {
+        let resolved = resolve(path).ok().flatten();
+        let path = resolved.as_ref().unwrap_or(path);
+        let mut above = path.ancestors();
+        let device = above.find_map(|path| devices.get(path));
+        device.cloned().unwrap_or_default()
+    };
+    Ok(paths.iter().map(device).collect())
 }
 
 /// Where else the same is mounted as at a path, or a part of it: not below the path, and not
@@ -251,6 +273,23 @@ mod tests {
             rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
         }
         assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn paths_have_the_devices_of_their_mounts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mounted, link) = (dir.path().join("mounted"), dir.path().join("link"));
+        fs::create_dir(&mounted).unwrap();
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        rustix::mount::mount_bind("/dev/shm", &mounted).unwrap();
+        let paths = ["/dev/shm", "/none/at/all", "/proc/1"].map(PathBuf::from);
+        let paths = [&paths[..], &[mounted.clone(), link.join("mounted/x")]].concat();
+        let devices = devices_of(&paths);
+        rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::empty()).unwrap();
+        let devices = devices.unwrap();
+        let of = |path: &str| device_of(Path::new(path)).unwrap();
+        let shm = of("/dev/shm");
+        assert_eq!(devices, [&*shm, &of("/"), &of("/proc"), &shm, &shm]);
     }
 
     #[test]

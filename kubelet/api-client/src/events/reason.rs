@@ -48,6 +48,8 @@ pub const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
 pub const SUCCESSFUL_MOUNT_VOLUME: &str = "SuccessfulMountVolume";
 /// A file system was expanded.
 pub const FILE_SYSTEM_RESIZE_SUCCESSFUL: &str = "FileSystemResizeSuccessful";
+/// A CSI driver reports that a volume does not work properly.
+pub const VOLUME_CONDITION_ABNORMAL: &str = "VolumeConditionAbnormal";
 /// A pod has too many name servers or search domains.
 pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
 /// A pod's DNS policy needs the cluster DNS, which is not configured.
