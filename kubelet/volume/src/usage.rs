@@ -2,7 +2,9 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use crate::plugin::PluginFuture;
+use futures::future::BoxFuture;
+
+use crate::VolumeError;
 
 /// How the usage of a mounted volume is measured. Measuring it may block or hang.
 #[derive(Clone, Debug)]
@@ -29,7 +31,7 @@ pub trait DriverVolume: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The driver is not registered, or the call failed.
-    fn usage(&self) -> PluginFuture<'_, Option<DriverUsage>>;
+    fn usage(&self) -> BoxFuture<'_, Result<Option<DriverUsage>, VolumeError>>;
 }
 
 /// The usage of a volume as its driver reports it.

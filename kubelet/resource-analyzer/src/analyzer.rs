@@ -1,0 +1,63 @@
+//! The analyzer, and the snapshot of its results.
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use kubelet_api_client::events::EventRecorder;
+use kubelet_metrics::{Collector, Exposition};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::{meter::Meter, metrics, rounds::Rounds, source::PodSource, usage::Usages};
+
+/// Measures pods until it is stopped. Other parts read the results at any time.
+#[derive(Debug)]
+pub struct ResourceAnalyzer {
+    pods: Box<dyn PodSource>,
+    period: Option<Duration>,
+    events: EventRecorder,
+    meter: Meter,
+    latest: ArcSwap<Usages>,
+}
+
+impl ResourceAnalyzer {
+    /// An analyzer that measures the pods of a source, with a pause of `period` after each round;
+    /// never if it is `None`. `events` receives abnormal conditions of volumes.
+    pub fn new(pods: Box<dyn PodSource>, period: Option<Duration>, events: EventRecorder) -> Self {
+        Self {
+            pods,
+            period,
+            events,
+            meter: Meter::default(),
+            latest: ArcSwap::default(),
+        }
+    }
+
+    /// The last results.
+    pub fn usages(&self) -> Arc<Usages> {
+        self.latest.load_full()
+    }
+
+    /// Measures until cancelled.
+    pub async fn run(&self, cancel: CancellationToken) {
+        let Some(period) = self.period else {
+            info!("volume stats collection is disabled");
+            return;
+        };
+        let rounds = Rounds::new(&*self.pods, &self.meter, &self.events, &self.latest);
+        cancel.run_until_cancelled(rounds.run(period)).await;
+    }
+}
+
+impl Collector for ResourceAnalyzer {
+    /// Usage of claims and container logs, and durations of measurements.
+    fn collect(&self, page: &mut Exposition) {
+        let usages = self.usages();
+        metrics::collect_claims(&usages, page);
+        metrics::collect_logs(&usages, page);
+        self.meter.durations.collect(page);
+    }
+}
+
+#[cfg(test)]
+mod tests;
