@@ -19,6 +19,7 @@ use kubelet_host::{host_ips::HostIps, local_node::LocalNode};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
+use kubelet_resource_analyzer::ResourceAnalyzer;
 use kubelet_runtime::{RuntimeManager, RuntimeParts};
 use kubelet_stats::StatsProvider;
 use kubelet_volume::{
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use self::{options::KubeletOptions, pod_runner::PodRunner, stats::NodeSubjects};
 use crate::{
     lifecycle::{Admission, NodeFacts, NodeSource},
+    measured_pods::MeasuredPods,
     node::shutdown::NodeShutdown,
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
@@ -86,6 +88,8 @@ struct Shared {
     shutdown: Arc<NodeShutdown>,
     events: EventRecorder,
     starts: Arc<PodStarts>,
+    csi_drivers: Arc<DriverStore>,
+    analyzer: ResourceAnalyzer,
 }
 
 impl fmt::Debug for Kubelet {
@@ -211,7 +215,8 @@ impl Kubelet {
             machine: Arc::new(runtime.machine().clone()),
             events: events.clone(),
         };
-        let (volumes, plugin_manager) = volumes(volume_host, csi_node.clone());
+        let csi_drivers = Arc::<DriverStore>::default();
+        let (volumes, plugin_manager) = volumes(volume_host, &csi_drivers, csi_node.clone());
         let volumes = Arc::new(volumes);
         let (changes, probe_changes) = mpsc::channel(PROBE_CHANGES);
         let probes = Arc::new(ProbeManager::new(
@@ -256,6 +261,15 @@ impl Kubelet {
             cgroups: Arc::clone(&cgroups),
         });
         let stats = StatsProvider::new(subjects, cri.clone(), &local_node.root_dir);
+        let measured = MeasuredPods {
+            pods: Arc::clone(&pods),
+            statuses: Arc::clone(&statuses),
+            workers: Arc::clone(&workers),
+            volumes: Arc::clone(&volumes),
+            node: Arc::clone(&local_node),
+        };
+        let period = options.volume_stats_period;
+        let analyzer = ResourceAnalyzer::new(Box::new(measured), period, events.clone());
         let kubelet = Self(Arc::new(Shared {
             options,
             local_node,
@@ -282,6 +296,8 @@ impl Kubelet {
             shutdown,
             events,
             starts,
+            csi_drivers,
+            analyzer,
         }));
         let runner = PodRunner::new(kubelet.clone(), probe_changes, removals, cancel);
         (kubelet, runner)
@@ -297,12 +313,12 @@ impl Kubelet {
 /// The volume manager, and the manager of the plugins that register CSI drivers with it.
 fn volumes(
     host: VolumeHost,
+    drivers: &Arc<DriverStore>,
     csi_node: Option<Arc<CsiNodeKeeper>>,
 ) -> (VolumeManager, PluginManager) {
-    let drivers = Arc::<DriverStore>::default();
-    let plugins = plugins::all(&host, Arc::clone(&drivers));
+    let plugins = plugins::all(&host, Arc::clone(drivers));
     let csi: Arc<dyn PluginHandler> = Arc::new(CsiRegistration {
-        drivers,
+        drivers: Arc::clone(drivers),
         node: csi_node,
     });
     let plugin_manager = PluginManager::new(

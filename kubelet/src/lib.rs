@@ -19,6 +19,7 @@ pub mod kubelet;
 pub mod lifecycle;
 pub mod logging;
 pub mod logs_command;
+mod measured_pods;
 pub mod node;
 pub mod pleg;
 pub mod pod;

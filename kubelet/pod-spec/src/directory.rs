@@ -21,6 +21,11 @@ pub fn container_dir(pod_dir: &Path, container: &str) -> PathBuf {
     pod_dir.join("containers").join(container)
 }
 
+/// The hosts file that the kubelet makes for a pod.
+pub fn etc_hosts(pod_dir: &Path) -> PathBuf {
+    pod_dir.join("etc-hosts")
+}
+
 /// The directory of a pod's logs, `<namespace>_<name>_<uid>` in `podLogsDir`.
 pub fn log_dir(pod_logs_dir: &Path, pod: &Pod) -> PathBuf {
     pod_logs_dir.join(format!(

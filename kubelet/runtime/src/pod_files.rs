@@ -134,7 +134,7 @@ pub(crate) async fn make_hosts_file(
         let (hostname, domain) = hostname::hostname_and_domain(pod, cluster_domain)?;
         hostname::hosts_of_pod(ips, &hostname, &domain, aliases)
     };
-    let path = pod_dir.join("etc-hosts");
+    let path = directory::etc_hosts(pod_dir);
     files::write(&path, hosts)
         .await
         .map_err(failed("write the hosts file", &path))?;

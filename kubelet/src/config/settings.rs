@@ -34,7 +34,7 @@ use super::{
     settings_error::SettingsError,
     shutdown_settings::shutdown_grace_periods,
     support, system_cpus,
-    values::{absolute, at_least_zero, span},
+    values::{absolute, at_least_zero, positive_span, span},
 };
 use crate::{cluster::ClusterOptions, host, kubelet::options::KubeletOptions, logging::LogFormat};
 
@@ -229,6 +229,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
             .max_container_restart_period
             .map_or(default.max_container_restart_period, span),
         log_rotation: log_rotation(config),
+        volume_stats_period: positive_span(config.volume_stats_agg_period),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         shutdown_grace_periods: shutdown_grace_periods(config),
     })

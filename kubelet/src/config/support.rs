@@ -99,6 +99,7 @@ const EFFECTIVE: &[&str] = &[
     "tlsMinVersion",
     "tlsPrivateKeyFile",
     "userNamespaces.idsPerPod",
+    "volumeStatsAggPeriod",
 ];
 
 /// Whether a field, by dotted path, has an effect.

@@ -17,6 +17,11 @@ pub(super) fn span(duration: GoDuration) -> Duration {
     duration.to_std().unwrap_or_default()
 }
 
+/// A duration; `None` if it is zero or negative.
+pub(super) fn positive_span(duration: GoDuration) -> Option<Duration> {
+    duration.to_std().filter(|duration| !duration.is_zero())
+}
+
 /// A path that does not depend on the working directory.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())

@@ -34,6 +34,8 @@ impl Kubelet {
         parts.runtime.images().collect(page);
         parts.cgroups.collect(page);
         parts.volumes.collect(page);
+        parts.csi_drivers.collect(page);
+        parts.analyzer.collect(page);
         parts.admission.collect(page);
         parts.starts.collect(page);
         parts.shutdown.record().collect(page);

@@ -145,6 +145,7 @@ impl PodRunner {
             parts.readiness.run(cancel.clone()),
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
+            Box::pin(parts.analyzer.run(cancel.clone())),
             Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
             sync_loop.run(inputs, cancel.clone()),
             allocator.run(cancel.clone()),

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness, running_pods::running_pods};
 use kubelet_host::local_node::LocalNode;
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_resource_analyzer::Usages;
 use tokio::sync::watch;
 
 use super::{Kubelet, KubeletError};
@@ -16,6 +17,11 @@ impl Kubelet {
     /// use them; `None` until that is known.
     pub fn volumes_in_use(&self) -> Option<Vec<String>> {
         self.0.volumes.volumes_in_use()
+    }
+
+    /// What each active pod uses on the node, as last measured.
+    pub fn pod_usages(&self) -> Arc<Usages> {
+        self.0.analyzer.usages()
     }
 
     /// Why the cluster does not know yet which volumes this node supports (`CSINode`).

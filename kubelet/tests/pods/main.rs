@@ -41,4 +41,5 @@ mod starts;
 mod status;
 mod termination;
 mod unknown_state;
+mod usage;
 mod volumes;

@@ -170,6 +170,21 @@ fn a_flag_wins_over_the_file() {
 }
 
 #[test]
+fn volumes_are_measured_unless_the_period_is_negative() {
+    let period = |body: &str, arguments: &[&str]| {
+        let settings = with_file(body, arguments).unwrap();
+        settings.options.volume_stats_period
+    };
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(period("", &[]), seconds(60));
+    assert_eq!(period("volumeStatsAggPeriod: 0s\n", &[]), seconds(60));
+    assert_eq!(period("volumeStatsAggPeriod: 90s\n", &[]), seconds(90));
+    assert_eq!(period("volumeStatsAggPeriod: -1s\n", &[]), None);
+    let flag = "--volume-stats-agg-period=2m";
+    assert_eq!(period("volumeStatsAggPeriod: 90s\n", &[flag]), seconds(120));
+}
+
+#[test]
 fn pods_get_time_when_the_node_shuts_down_only_if_it_is_asked_for() {
     let settings = with_file("", &[]).unwrap();
     assert_eq!(settings.options.shutdown_grace_periods, []);

@@ -12,6 +12,7 @@ use kubelet_volume::{
     },
     plugins,
     spec::VolumeSpec,
+    usage::UsageSource,
 };
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -122,6 +123,10 @@ impl VolumePlugin for Hung {
 
     fn attributes(&self, _: &VolumeSpec) -> Attributes {
         Attributes::default()
+    }
+
+    fn usage(&self, _: &MountRequest) -> UsageSource {
+        UsageSource::None
     }
 
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted> {

@@ -7,6 +7,7 @@ mod growth;
 mod life;
 mod requests;
 mod selinux;
+mod usage;
 
 use std::{path::PathBuf, sync::Arc};
 
