@@ -25,8 +25,9 @@ const THREADS: usize = 256;
 const SERVER_THREADS: usize = 8;
 
 /// Threads for measurements, which are not urgent: for all file systems together, and for each.
+/// The second one of a file system is for small directories beside a large one.
 const MEASURING_THREADS: usize = 32;
-const FILE_SYSTEM_THREADS: usize = 1;
+const FILE_SYSTEM_THREADS: usize = 2;
 
 /// The most threads that all bounded work uses at once: three kinds of work, and as many
 /// again for the forced unmounts of volumes that hang; and measurements.

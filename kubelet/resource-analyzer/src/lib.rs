@@ -6,7 +6,7 @@
 //! waits for a file system.
 //!
 //! A measurement may hang. Then only its own file system or driver is not measured meanwhile: each
-//! volume has at most one measurement in progress, each file system at most one thread, and all
+//! volume has at most one measurement in progress, each file system at most two threads, and all
 //! together a limited number of threads (`kubelet_host::bounded_io`).
 
 #![forbid(unsafe_code)]

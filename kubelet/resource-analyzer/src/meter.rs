@@ -135,8 +135,8 @@ async fn permit(server: &str) -> Arc<IoPermit> {
     Arc::new(MEASUREMENTS.acquire(server).await)
 }
 
-/// Runs blocking work. The thread counts as used until the work ends, even if nobody waits for it
-/// any more.
+/// Runs blocking work. The thread counts as used until the work ends, even if the measurement was
+/// given up.
 async fn blocking<T: Send + 'static>(
     permit: &Arc<IoPermit>,
     work: impl FnOnce() -> T + Send + 'static,

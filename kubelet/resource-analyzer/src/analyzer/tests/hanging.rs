@@ -37,7 +37,7 @@ impl DriverVolume for Slow {
 }
 
 #[tokio::test]
-async fn a_dead_mount_stops_no_other_and_takes_one_thread() {
+async fn a_dead_mount_stops_no_other_and_takes_two_threads() {
     let dir = memory();
     let (server, answers) = mpsc::channel::<()>();
     let answers = Arc::new(Mutex::new(answers));
@@ -59,23 +59,26 @@ async fn a_dead_mount_stops_no_other_and_takes_one_thread() {
     });
     let dead = || UsageSource::FileSystem("/proc/1".into());
     let volumes = |name: &'static str| [(name, dead()), ("last", directory(dir.path()))];
-    it.set(vec![
-        pod("u", json!([]), &volumes("a")),
-        pod("w", json!([]), &volumes("b")),
-    ]);
+    let pods = ["t", "u", "v", "w"];
+    it.set(
+        pods.map(|uid| pod(uid, json!([]), &volumes("dead")))
+            .to_vec(),
+    );
     in_time(async {
-        for uid in ["u", "w"] {
+        for uid in pods {
             let first = it.measured(uid, "last").await.at;
             // And again in later rounds.
             until(|| it.volume(uid, "last").filter(|volume| volume.at > first)).await;
         }
-        assert_eq!(it.volume("u", "a"), None);
-        assert_eq!(it.volume("w", "b"), None);
+        for uid in pods {
+            assert_eq!(it.volume(uid, "dead"), None);
+        }
         // The volumes are on the same file system.
-        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
         drop(server);
-        it.measured("u", "a").await;
-        it.measured("w", "b").await;
+        for uid in pods {
+            it.measured(uid, "dead").await;
+        }
     })
     .await;
 }
