@@ -135,8 +135,8 @@ async fn permit(server: &str) -> Arc<IoPermit> {
     Arc::new(MEASUREMENTS.acquire(server).await)
 }
 
-/// Runs blocking work. The thread counts as used until the work ends, even if the measurement was
-/// given up.
+/// Runs blocking work. The thread counts as used until the work ends, even if the caller no longer
+/// waits for it.
 async fn blocking<T: Send + 'static>(
     permit: &Arc<IoPermit>,
     work: impl FnOnce() -> T + Send + 'static,
