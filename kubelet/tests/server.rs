@@ -18,6 +18,7 @@ use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_resource_analyzer::Usages;
 use kubelet_server::{ClusterDependencies, NodeView, Servers, options::ServerOptions, socket_path};
 use kubelet_stats::{Depth, NodeStats, StatsError};
 use serde_json::{Value, json};
@@ -77,6 +78,10 @@ impl NodeView for Node {
 
     async fn stats(&self, _depth: Depth) -> Result<Arc<NodeStats>, StatsError> {
         Ok(Arc::default())
+    }
+
+    fn pod_usages(&self) -> Arc<Usages> {
+        Arc::default()
     }
 
     fn cri(&self) -> CriClient {

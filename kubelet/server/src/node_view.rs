@@ -7,6 +7,7 @@ use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_resource_analyzer::Usages;
 use kubelet_stats::{Depth, NodeStats, StatsError};
 
 /// The node's pods and health, as the kubelet knows them.
@@ -56,6 +57,9 @@ pub trait NodeView: Clone + Send + Sync + 'static {
         &self,
         depth: Depth,
     ) -> impl Future<Output = Result<Arc<NodeStats>, StatsError>> + Send;
+
+    /// What pods use of file systems, as last measured.
+    fn pod_usages(&self) -> Arc<Usages>;
 
     /// A client of the runtime, for requests that need its current state.
     fn cri(&self) -> CriClient;

@@ -7,6 +7,7 @@ use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_resource_analyzer::Usages;
 use kubelet_server::NodeView;
 use kubelet_stats::{Depth, NodeStats, StatsError};
 use tokio::sync::watch;
@@ -89,6 +90,10 @@ impl NodeView for Kubelet {
 
     async fn stats(&self, depth: Depth) -> Result<Arc<NodeStats>, StatsError> {
         self.0.stats.stats(depth).await
+    }
+
+    fn pod_usages(&self) -> Arc<Usages> {
+        Self::pod_usages(self)
     }
 
     fn cri(&self) -> CriClient {

@@ -12,7 +12,9 @@ use super::cgroups::{cgroup_of, container_id};
 /// The time for one step, on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
-/// What the container has in memory, in its writable layer, and receives.
+/// Volumes are measured often.
+const CONFIGURATION: &str = "volumeStatsAggPeriod: 1s\n";
+/// What the container has in memory, in its writable layer and each volume, and receives.
 const MEMORY: u64 = 60 * MIB;
 const FILE: u64 = 8 * MIB;
 const TRAFFIC: u64 = 4 * MIB;
@@ -24,7 +26,7 @@ const PAGES: [(&str, bool); 2] = [("/metrics/resource", false), ("/metrics/cadvi
 #[tokio::test]
 async fn numbers_on_docker_through_the_shim() {
     let mut node = Node::with_shim().await.unwrap();
-    node.start_kubelet().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION, &[]).await.unwrap();
     run(&node, false).await.unwrap();
     traffic_is_counted(&node).await.unwrap();
 }
@@ -32,16 +34,17 @@ async fn numbers_on_docker_through_the_shim() {
 #[tokio::test]
 async fn numbers_on_containerd() {
     let mut node = Node::with_containerd().await.unwrap();
-    node.start_kubelet().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION, &[]).await.unwrap();
     // This node has no pod network.
     run(&node, true).await.unwrap();
 }
 
 async fn run(node: &Node, host_network: bool) -> Result<()> {
     let script = format!(
-        "dd if=/dev/zero of=/dev/shm/a bs=1M count={} && dd if=/dev/zero of=/b bs=1M count={} && \
-         touch /tmp/ready && while :; do :; done",
-        MEMORY / MIB,
+        "write() {{ dd if=/dev/zero of=$1 bs=1M count=$2 || exit 1; }}; \
+         write /dev/shm/a {}; for dir in / /disk /memory; do write $dir/b {}; done; \
+         touch /tmp/ready; while :; do :; done",
+        (MEMORY - FILE) / MIB,
         FILE / MIB,
     );
     let manifest = json!({
@@ -52,7 +55,15 @@ async fn run(node: &Node, host_network: bool) -> Result<()> {
                 "name": "c", "image": images::BUSYBOX, "command": ["sh", "-c", script],
                 "resources": {"limits": {"cpu": "200m", "memory": "200Mi"}},
                 "readinessProbe": {"exec": {"command": ["cat", "/tmp/ready"]}, "periodSeconds": 1},
+                "volumeMounts": [
+                    {"name": "disk", "mountPath": "/disk"},
+                    {"name": "memory", "mountPath": "/memory"},
+                ],
             }],
+            "volumes": [
+                {"name": "disk", "emptyDir": {}},
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+            ],
         },
     });
     node.write_manifest("busy.json", &manifest.to_string())?;
@@ -142,7 +153,11 @@ async fn files_are_measured(node: &Node) -> Result<()> {
     }
     let summary = summary(node).await?;
     let ephemeral = &pod_of(&summary, "busy")?["ephemeral-storage"];
-    ensure!(ephemeral["usedBytes"].as_u64() >= Some(FILE), "{ephemeral}");
+    // The writable layer and the volume on disk.
+    let used = ephemeral["usedBytes"].as_f64().unwrap_or_default();
+    near("ephemeral-storage", used, 2 * FILE)?;
+    let logs = &pod_of(&summary, "busy")?["containers"][0]["logs"];
+    ensure!(logs["usedBytes"].as_u64() > Some(0), "{logs}");
     let images = &summary["node"]["runtime"]["imageFs"];
     ensure!(images["usedBytes"].as_u64() > Some(0), "{images}");
     ensure!(

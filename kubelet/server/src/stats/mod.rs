@@ -58,7 +58,7 @@ async fn answer<V: NodeView>(view: &V, depth: Depth) -> Response {
         return failed(format!("Internal Error: failed to list pod stats: {fault}"));
     }
     let node = view.local_node();
-    let summary = Summary::new(&node.name, &stats, depth);
+    let summary = Summary::new(&node.name, &stats, &view.pod_usages(), depth);
     match serde_json::to_string(&summary) {
         Ok(text) => json(text),
         Err(fault) => failed(fault.to_string()),

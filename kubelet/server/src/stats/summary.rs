@@ -1,6 +1,7 @@
 //! The summary.
 
 use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_resource_analyzer::{Amounts, FileUsage, PodFiles, PodUsage, Usages, VolumeUsage};
 use kubelet_stats::{
     CgroupStats, ContainerStats, Depth, NodeStats, PodStats, SystemContainer, Usage,
 };
@@ -57,6 +58,8 @@ struct Pod {
     measured: Measured,
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Network>,
+    #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
+    volumes: Vec<Volume>,
     #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
     ephemeral_storage: Option<Fs>,
     #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
@@ -84,6 +87,31 @@ struct Container {
     measured: Measured,
     #[serde(skip_serializing_if = "Option::is_none")]
     rootfs: Option<Fs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logs: Option<Fs>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    #[serde(flatten)]
+    fs: Fs,
+    name: String,
+    #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
+    claim: Option<Claim>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume_health_stats: Option<VolumeHealth>,
+}
+
+#[derive(Debug, Serialize)]
+struct Claim {
+    name: String,
+    namespace: String,
+}
+
+#[derive(Debug, Serialize)]
+struct VolumeHealth {
+    abnormal: bool,
 }
 
 /// What pods and containers have in common.
@@ -100,13 +128,16 @@ struct Measured {
 }
 
 impl Summary {
-    pub(super) fn new(node_name: &str, stats: &NodeStats, depth: Depth) -> Self {
+    pub(super) fn new(node_name: &str, stats: &NodeStats, usages: &Usages, depth: Depth) -> Self {
         Self {
             node: Node::new(node_name, stats, depth),
             pods: stats
                 .pods
                 .iter()
-                .map(|pod| Pod::new(pod, stats, depth))
+                .map(|pod| {
+                    let usage = usages.get(&PodUid::of(&pod.pod));
+                    Pod::new(pod, stats, usage.map(|usage| &**usage), depth)
+                })
                 .collect(),
         }
     }
@@ -149,8 +180,11 @@ impl Node {
 }
 
 impl Pod {
-    fn new(pod: &PodStats, stats: &NodeStats, depth: Depth) -> Self {
+    fn new(pod: &PodStats, stats: &NodeStats, usage: Option<&PodUsage>, depth: Depth) -> Self {
         let everything = depth == Depth::Everything;
+        let usage = usage.filter(|_| everything);
+        let files = usage.and_then(|usage| usage.files.as_ref());
+        let volumes = usage.into_iter().flat_map(|usage| &usage.volumes);
         let containers = pod.containers.iter();
         let default = pod.interfaces.first().map(|first| first.name.as_str());
         Self {
@@ -161,12 +195,15 @@ impl Pod {
             },
             start_time: Time::of(pod.started_at),
             containers: containers
-                .map(|container| Container::new(container, stats, depth))
+                .map(|container| Container::new(container, stats, files, depth))
                 .collect(),
             measured: Measured::new(&pod.usage, depth),
             network: (everything && !pod.interfaces.is_empty())
                 .then(|| Network::new(Time::of(pod.interfaces_at), &pod.interfaces, default)),
-            ephemeral_storage: everything.then(|| ephemeral_storage(pod, stats)),
+            volumes: volumes
+                .map(|(name, usage)| Volume::new(name, usage))
+                .collect(),
+            ephemeral_storage: everything.then(|| ephemeral_storage(pod, stats, usage)),
             process_stats: pod
                 .processes
                 .filter(|_| everything)
@@ -175,26 +212,88 @@ impl Pod {
     }
 }
 
-/// What the pod uses of the node's disk.
-fn ephemeral_storage(pod: &PodStats, stats: &NodeStats) -> Fs {
+/// What the pod uses of the node's disk: writable layers, logs, files of the kubelet, and volumes
+/// that exist as long as the pod.
+fn ephemeral_storage(pod: &PodStats, stats: &NodeStats, usage: Option<&PodUsage>) -> Fs {
     let mut time = Time(stats.file_system.at);
-    let mut used = Used::default();
-    for layer in pod
+    let mut all = Used::default();
+    let mut add = |at: Time, used: Used| {
+        time = time.max(at);
+        all.add(used);
+    };
+    let layers = pod
         .containers
         .iter()
-        .filter_map(|it| it.writable_layer.as_ref())
-    {
-        time = time.max(Time::of(layer.at));
-        used.add(Used {
+        .filter_map(|it| it.writable_layer.as_ref());
+    for layer in layers {
+        let used = Used {
             bytes: layer.used,
             inodes: layer.inodes_used,
-        });
+        };
+        add(Time::of(layer.at), used);
     }
-    Fs::part(&stats.file_system, time, used)
+    let Some(usage) = usage else {
+        return Fs::part(&stats.file_system, time, all);
+    };
+    if let Some(files) = &usage.files {
+        let of_pod = files.etc_hosts.iter().chain([&files.pod_logs]);
+        for found in files.container_logs.values().chain(of_pod) {
+            add(Time(files.at), Used::from(*found));
+        }
+    }
+    for volume in usage.volumes.values().filter(|it| it.is_local_ephemeral) {
+        let used = Used {
+            bytes: Some(volume.bytes.used),
+            inodes: Some(volume.inodes.used),
+        };
+        add(Time(volume.at), used);
+    }
+    Fs::part(&stats.file_system, time, all)
+}
+
+impl From<FileUsage> for Used {
+    fn from(usage: FileUsage) -> Self {
+        Self {
+            bytes: Some(usage.bytes),
+            inodes: Some(usage.inodes),
+        }
+    }
+}
+
+impl Volume {
+    fn new(name: &str, usage: &VolumeUsage) -> Self {
+        let Amounts {
+            total,
+            available,
+            used,
+        } = usage.bytes;
+        Self {
+            fs: Fs {
+                time: Time(usage.at),
+                available_bytes: Some(available),
+                capacity_bytes: Some(total),
+                used_bytes: Some(used),
+                inodes_free: Some(usage.inodes.available),
+                inodes: Some(usage.inodes.total),
+                inodes_used: Some(usage.inodes.used),
+            },
+            name: name.to_owned(),
+            claim: usage.claim.as_ref().map(|claim| Claim {
+                name: claim.name.clone(),
+                namespace: claim.namespace.clone(),
+            }),
+            volume_health_stats: usage.is_abnormal.map(|abnormal| VolumeHealth { abnormal }),
+        }
+    }
 }
 
 impl Container {
-    fn new(container: &ContainerStats, stats: &NodeStats, depth: Depth) -> Self {
+    fn new(
+        container: &ContainerStats,
+        stats: &NodeStats,
+        files: Option<&PodFiles>,
+        depth: Depth,
+    ) -> Self {
         let layer = container.writable_layer.as_ref();
         let layers = stats.images.as_ref().map(|images| &images.containers);
         let layers = layers.cloned().unwrap_or_default();
@@ -209,6 +308,10 @@ impl Container {
                 };
                 Fs::part(&layers, Time::of(layer.at), used)
             }),
+            logs: files.and_then(|files| {
+                let used = files.container_logs.get(&container.name)?;
+                Some(Fs::part(&stats.file_system, Time(files.at), (*used).into()))
+            }),
         }
     }
 }
@@ -219,6 +322,7 @@ fn system_container(kind: SystemContainer, cgroup: &CgroupStats, depth: Depth) -
         start_time: Time::of(cgroup.started_at),
         measured: Measured::new(&cgroup.usage, depth),
         rootfs: None,
+        logs: None,
     }
 }
 

@@ -195,6 +195,33 @@ async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
     assert_eq!(pod["cpu"]["usageCoreNanoSeconds"], 2_500_000_000_u64);
     assert_eq!(pod["containers"][0]["name"], "app");
     assert_eq!(pod["containers"][0]["memory"]["workingSetBytes"], 1 << 20);
+    let volumes: Vec<(&Value, &Value)> = pod["volume"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| (&volume["name"], &volume["usedBytes"]))
+        .collect();
+    assert_eq!(
+        volumes,
+        [
+            (&json!("claimed"), &json!(7000)),
+            (&json!("scratch"), &json!(2000))
+        ]
+    );
+    let claimed = &pod["volume"][0];
+    assert_eq!(
+        claimed["pvcRef"],
+        json!({"name": "data", "namespace": "default"})
+    );
+    assert_eq!(claimed["volumeHealthStats"], json!({"abnormal": true}));
+    assert_eq!(claimed["inodesUsed"], 7);
+    assert_eq!(pod["volume"][1]["pvcRef"], Value::Null);
+    assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 300);
+    // The volume that lives as long as the pod, the log and the hosts file.
+    let layer = pod["containers"][0]["rootfs"]["usedBytes"]
+        .as_u64()
+        .unwrap();
+    assert_eq!(pod["ephemeral-storage"]["usedBytes"], 2600 + layer);
     // Over a shorter time, there is no rate.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let again: Value = serde_json::from_str(&admin.get("/stats/summary").await.body).unwrap();

@@ -27,6 +27,10 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_http::roots::Roots;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_pod_spec::identity::PodUid;
+use kubelet_resource_analyzer::{
+    Amounts, Claim, FileUsage, PodFiles, PodUsage, Usages, VolumeUsage,
+};
 use kubelet_server::{
     ClusterDependencies, NodeView, Servers,
     options::{
@@ -165,6 +169,43 @@ impl NodeView for View {
 
     async fn stats(&self, depth: Depth) -> Result<Arc<NodeStats>, StatsError> {
         self.stats.younger_than(depth, Duration::ZERO).await
+    }
+
+    fn pod_usages(&self) -> Arc<Usages> {
+        let amounts = |used| Amounts {
+            total: 100_000,
+            available: 90_000,
+            used,
+        };
+        let volume = |used, is_local_ephemeral| VolumeUsage {
+            bytes: amounts(used),
+            inodes: amounts(used / 1000),
+            is_local_ephemeral,
+            ..VolumeUsage::default()
+        };
+        let claimed = VolumeUsage {
+            claim: Some(Claim {
+                namespace: "default".to_owned(),
+                name: "data".to_owned(),
+            }),
+            is_abnormal: Some(true),
+            ..volume(7000, false)
+        };
+        let volumes = [("claimed", claimed), ("scratch", volume(2000, true))];
+        let logs = FileUsage {
+            bytes: 300,
+            inodes: 1,
+        };
+        let usage = PodUsage {
+            volumes: volumes.map(|(name, usage)| (name.to_owned(), usage)).into(),
+            files: Some(PodFiles {
+                container_logs: [("app".to_owned(), logs)].into(),
+                etc_hosts: Some(logs),
+                ..PodFiles::default()
+            }),
+            ..PodUsage::default()
+        };
+        Arc::new([(PodUid::from(UID), Arc::new(usage))].into())
     }
 
     fn cri(&self) -> CriClient {
