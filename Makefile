@@ -51,7 +51,7 @@ units: build
 
 # Measures the figures of README and docs/performance.md on this machine: median and spread of
 # BENCH_RUNS runs.
-BENCHES = --bench figures --bench streams --bench logs
+BENCHES = --bench figures --bench pages --bench streams --bench logs
 bench: build
 	deploy/install.sh build engine tests
 	cargo bench --workspace $(BENCHES)

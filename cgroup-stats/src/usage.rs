@@ -15,6 +15,8 @@ const NANOSECONDS_PER_TICK: u64 = 10_000_000;
 /// CPU time, in nanoseconds across all cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTimes {
+    /// All of it.
+    pub total: u64,
     /// In user mode.
     pub user: u64,
     /// In kernel mode.
@@ -44,6 +46,8 @@ pub struct Memory {
     pub cache: u64,
     /// Mapped files.
     pub mapped_file: u64,
+    /// Kernel memory; in v1 it is not part of the same file.
+    pub kernel: Option<u64>,
     /// Page faults since the start.
     pub page_faults: u64,
     /// Page faults since the start that required disk I/O.
@@ -68,7 +72,7 @@ pub struct MemoryEvents {
     pub failures: Option<u64>,
     /// The peak usage, in bytes.
     pub max_usage: Option<u64>,
-    /// Kernel memory, in bytes.
+    /// Kernel memory of v1, in bytes.
     pub kernel: Option<u64>,
     /// The number of OOM-killed processes.
     pub oom_kills: Option<u64>,
@@ -112,36 +116,52 @@ impl KernelFileReader {
         Some(usec.saturating_mul(1000))
     }
 
-    /// User and system CPU time, and throttling.
-    pub fn cpu_times(&mut self, cgroup: &Cgroup) -> CpuTimes {
+    /// All CPU times; `None` for a cgroup without the controller.
+    pub fn cpu_times(&mut self, cgroup: &Cgroup) -> Option<CpuTimes> {
         let mut times = CpuTimes::default();
-        if let Some(v1) = cgroup.v1("cpuacct") {
-            let stat = self.text(v1, "cpuacct.stat").unwrap_or_default();
-            for (key, value) in pairs(stat) {
-                let nanoseconds = value.saturating_mul(NANOSECONDS_PER_TICK);
-                match key {
-                    "user" => times.user = nanoseconds,
-                    "system" => times.system = nanoseconds,
-                    _ => {}
-                }
-            }
-        }
-        let Some(directory) = cgroup.v1("cpu").or(cgroup.unified()) else {
-            return times;
+        let Some(v1) = cgroup.v1("cpuacct") else {
+            return self.cpu_times_v2(cgroup.unified()?);
         };
-        let stat = self.text(directory, "cpu.stat").unwrap_or_default();
+        times.total = self.number(v1, "cpuacct.usage")?;
+        let stat = self.text(v1, "cpuacct.stat").unwrap_or_default();
         for (key, value) in pairs(stat) {
+            let nanoseconds = value.saturating_mul(NANOSECONDS_PER_TICK);
             match key {
-                "user_usec" => times.user = value.saturating_mul(1000),
-                "system_usec" => times.system = value.saturating_mul(1000),
-                "nr_periods" => times.periods = value,
-                "nr_throttled" => times.throttled_periods = value,
-                "throttled_time" => times.throttled = value,
-                "throttled_usec" => times.throttled = value.saturating_mul(1000),
+                "user" => times.user = nanoseconds,
+                "system" => times.system = nanoseconds,
                 _ => {}
             }
         }
-        times
+        let stat = cgroup.v1("cpu").and_then(|it| self.text(it, "cpu.stat"));
+        for (key, value) in pairs(stat.unwrap_or_default()) {
+            match key {
+                "nr_periods" => times.periods = value,
+                "nr_throttled" => times.throttled_periods = value,
+                "throttled_time" => times.throttled = value,
+                _ => {}
+            }
+        }
+        Some(times)
+    }
+
+    fn cpu_times_v2(&mut self, directory: &Path) -> Option<CpuTimes> {
+        let stat = self.text(directory, "cpu.stat")?;
+        let mut times = CpuTimes::default();
+        let mut total = None;
+        for (key, value) in pairs(stat) {
+            let nanoseconds = value.saturating_mul(1000);
+            match key {
+                "usage_usec" => total = Some(nanoseconds),
+                "user_usec" => times.user = nanoseconds,
+                "system_usec" => times.system = nanoseconds,
+                "nr_periods" => times.periods = value,
+                "nr_throttled" => times.throttled_periods = value,
+                "throttled_usec" => times.throttled = nanoseconds,
+                _ => {}
+            }
+        }
+        times.total = total?;
+        Some(times)
     }
 
     /// Memory and swap.
@@ -209,6 +229,7 @@ impl KernelFileReader {
                 "anon" => memory.rss = value,
                 "file" => memory.cache = value,
                 "file_mapped" => memory.mapped_file = value,
+                "kernel" => memory.kernel = Some(value),
                 "pgfault" => memory.page_faults = value,
                 "pgmajfault" => memory.major_page_faults = value,
                 _ => {}
@@ -238,12 +259,19 @@ impl KernelFileReader {
         let Some(directory) = cgroup.unified() else {
             return MemoryEvents::default();
         };
-        MemoryEvents {
-            failures: self.pair(directory, "memory.events", "max"),
+        let mut events = MemoryEvents {
             max_usage: self.number(directory, "memory.peak"),
-            kernel: self.pair(directory, "memory.stat", "kernel"),
-            oom_kills: self.pair(directory, "memory.events", "oom_kill"),
+            ..MemoryEvents::default()
+        };
+        let text = self.text(directory, "memory.events").unwrap_or_default();
+        for (key, value) in pairs(text) {
+            match key {
+                "max" => events.failures = Some(value),
+                "oom_kill" => events.oom_kills = Some(value),
+                _ => {}
+            }
         }
+        events
     }
 
     /// The number of tasks in this cgroup and below, from the pids controller.

@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use bollard::{
     models::{ContainerCreateBody, HostConfig},
@@ -18,6 +15,7 @@ use e2e::{
     figures::{Figures, Unit, median},
     images::BUSYBOX,
     node::Node,
+    usage::{cpu, rss},
 };
 
 /// Pods in front of the shim, and under the kubelet.
@@ -30,8 +28,6 @@ const WATCH: Duration = Duration::from_secs(30);
 /// Between two looks whether a pod runs, and for how long it is looked.
 const POLL: Duration = Duration::from_millis(5);
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Ticks a second of the times in /proc/PID/stat.
-const TICKS: f64 = 100.0;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
@@ -162,12 +158,12 @@ async fn shim(figures: &mut Figures) {
     );
     figures.add(
         "shim memory (RSS), 50 pods",
-        rss(pid),
+        rss(pid).unwrap(),
         Unit::Mebibytes,
         "<= 12 MiB",
     );
 
-    let (before, used) = (Instant::now(), cpu(pid));
+    let (before, used) = (Instant::now(), cpu(pid).unwrap());
     while before.elapsed() < WATCH {
         client.pods(cri::PodSandboxFilter::default()).await.unwrap();
         client
@@ -178,7 +174,7 @@ async fn shim(figures: &mut Figures) {
     }
     figures.add(
         "shim CPU under a 1 Hz relist",
-        share(cpu(pid) - used, before.elapsed()),
+        share(cpu(pid).unwrap() - used, before.elapsed()),
         Unit::Percent,
         "<= 0.1 %",
     );
@@ -213,17 +209,17 @@ async fn kubelet(figures: &mut Figures) {
     let pid = node.kubelet_pid().unwrap();
     // What the start has left to do is done by then.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let (before, used) = (Instant::now(), cpu(pid));
+    let (before, used) = (Instant::now(), cpu(pid).unwrap());
     tokio::time::sleep(WATCH).await;
     figures.add(
         "kubelet idle CPU, 30 pods",
-        share(cpu(pid) - used, before.elapsed()),
+        share(cpu(pid).unwrap() - used, before.elapsed()),
         Unit::Percent,
         "<= 0.3 %",
     );
     figures.add(
         "kubelet memory (RSS), 30 pods",
-        rss(pid),
+        rss(pid).unwrap(),
         Unit::Mebibytes,
         "<= 20 MiB",
     );
@@ -282,23 +278,6 @@ async fn start_by_the_engine(node: &Node) {
         docker.start_container(&id, options).await.unwrap();
         network = Some(id);
     }
-}
-
-/// CPU seconds that a process has used.
-fn cpu(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The command, in parentheses, may hold spaces.
-    let fields: Vec<_> = stat.rsplit(')').next().unwrap().split(' ').collect();
-    let ticks: f64 = fields[12].parse::<f64>().unwrap() + fields[13].parse::<f64>().unwrap();
-    ticks / TICKS
-}
-
-/// Resident memory of a process in MiB.
-fn rss(pid: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib / 1024.0
 }
 
 /// The median, in milliseconds.

@@ -18,3 +18,4 @@ pub mod kubectl;
 pub mod network_namespace;
 pub mod node;
 pub mod registry;
+pub mod usage;

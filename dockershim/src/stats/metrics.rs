@@ -147,11 +147,10 @@ impl StatsCollector {
     }
 
     fn add_cpu(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
-        let Some(used) = self.reader.cpu(cgroup) else {
+        let Some(times) = self.reader.cpu_times(cgroup) else {
             return;
         };
-        let times = self.reader.cpu_times(cgroup);
-        metrics.add(family::CPU_USAGE, ["total"], used / NANOSECONDS);
+        metrics.add(family::CPU_USAGE, ["total"], times.total / NANOSECONDS);
         metrics.add(family::CPU_USER, [], times.user / NANOSECONDS);
         metrics.add(family::CPU_SYSTEM, [], times.system / NANOSECONDS);
         metrics.add(family::CPU_PERIODS, [], times.periods);
@@ -176,7 +175,7 @@ impl StatsCollector {
             metrics.add(family, [], number);
         }
         metrics.add_known(family::MEMORY_SWAP, memory.swap.map(|swap| swap.usage));
-        metrics.add_known(family::MEMORY_KERNEL, events.kernel);
+        metrics.add_known(family::MEMORY_KERNEL, events.kernel.or(memory.kernel));
         metrics.add_known(family::MEMORY_MAX_USAGE, events.max_usage);
         metrics.add_known(family::MEMORY_FAILCNT, events.failures);
         metrics.add_known(family::OOM_EVENTS, events.oom_kills);

@@ -217,7 +217,13 @@ impl Collector {
     /// The usage of a cgroup; `None` if it does not exist.
     fn usage(&mut self, id: &str, cgroup: &Cgroup, depth: Depth) -> Option<Usage> {
         let at = now();
-        let total = self.reader.cpu(cgroup);
+        let (times, total) = match depth {
+            Depth::CpuAndMemory => (None, self.reader.cpu(cgroup)),
+            Depth::Everything => {
+                let times = self.reader.cpu_times(cgroup);
+                (times, times.map(|times| times.total))
+            }
+        };
         let memory = self.reader.memory(cgroup);
         if total.is_none() && memory.is_none() {
             return None;
@@ -233,26 +239,27 @@ impl Collector {
             swap: memory.and_then(|memory| memory.swap),
             ..Usage::default()
         };
-        if depth == Depth::Everything {
-            let mut pressure = |resource| self.reader.pressure(cgroup, resource);
-            usage.io_pressure = pressure(Resource::Io);
-            if let Some(cpu) = &mut usage.cpu {
-                cpu.pressure = pressure(Resource::Cpu);
-            }
-            if let Some(of_memory) = &mut usage.memory {
-                of_memory.pressure = pressure(Resource::Memory);
-            }
-            let limits = self.limits(id, cgroup);
-            usage.details = Some(Box::new(Details {
-                cpu_times: self.reader.cpu_times(cgroup),
-                memory: memory.unwrap_or_default(),
-                memory_events: self.reader.memory_events(cgroup),
-                tasks: self.tasks(cgroup),
-                io: self.io(cgroup),
-                cpu_limits: limits.cpu,
-                memory_limits: limits.memory,
-            }));
+        if depth == Depth::CpuAndMemory {
+            return Some(usage);
         }
+        let mut pressure = |resource| self.reader.pressure(cgroup, resource);
+        usage.io_pressure = pressure(Resource::Io);
+        if let Some(cpu) = &mut usage.cpu {
+            cpu.pressure = pressure(Resource::Cpu);
+        }
+        if let Some(of_memory) = &mut usage.memory {
+            of_memory.pressure = pressure(Resource::Memory);
+        }
+        let limits = self.limits(id, cgroup);
+        usage.details = Some(Box::new(Details {
+            cpu_times: times.unwrap_or_default(),
+            memory: memory.unwrap_or_default(),
+            memory_events: self.reader.memory_events(cgroup),
+            tasks: self.tasks(cgroup),
+            io: self.io(cgroup),
+            cpu_limits: limits.cpu,
+            memory_limits: limits.memory,
+        }));
         Some(usage)
     }
 

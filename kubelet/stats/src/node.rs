@@ -30,7 +30,7 @@ pub(crate) fn read(proc: &Path, depth: Depth) -> io::Result<NodeUsage> {
     let mut usage = Usage {
         cpu: Some(CpuUsage {
             at,
-            total: times.user.saturating_add(times.system),
+            total: times.total,
             nano_cores: None,
             pressure: None,
         }),
@@ -89,6 +89,7 @@ fn memory(meminfo: &str, vmstat: &str) -> Memory {
         rss: kibibytes("AnonPages:"),
         cache: kibibytes("Cached:"),
         mapped_file: kibibytes("Mapped:"),
+        kernel: None,
         page_faults: number(vmstat, "pgfault"),
         major_page_faults: number(vmstat, "pgmajfault"),
         swap: Some(Swap {
@@ -124,6 +125,7 @@ fn cpu_times(stat: &str) -> CpuTimes {
         };
         *sum = sum.saturating_add(ticks.saturating_mul(TICK));
     }
+    times.total = times.user.saturating_add(times.system);
     times
 }
 

@@ -156,7 +156,8 @@ impl Page<'_> {
             "Size of kernel memory allocated in bytes.",
         );
         self.of_memory(names, |_, usage| {
-            usage.details.as_ref()?.memory_events.kernel
+            let details = usage.details.as_ref()?;
+            details.memory_events.kernel.or(details.memory.kernel)
         });
         let names = (
             "container_memory_max_usage_bytes",
