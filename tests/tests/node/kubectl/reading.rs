@@ -1,10 +1,10 @@
 //! Read access by `kubectl`: tables, descriptions, logs, data of the node.
 
-use anyhow::{Result, ensure};
-use e2e::{cluster::Cluster, node::Node};
+use anyhow::{Context as _, Result, ensure};
+use e2e::{cluster::Cluster, images::BUSYBOX, node::Node};
 use serde_json::{Value, json};
 
-use super::row::{Row, SOON, create, gone, outcome, running};
+use super::row::{Row, SOON, apply, create, gone, outcome, running};
 
 pub(crate) fn rows() -> Vec<Row> {
     vec![
@@ -180,5 +180,36 @@ async fn top(on: &Cluster) -> Result<()> {
         ensure!(columns[0] == name && cores > Some(0), "{top}");
         ensure!(columns[2..].iter().any(|one| one.ends_with("Mi")), "{top}");
     }
-    gone(on, "busy").await
+    gone(on, "busy").await?;
+    utilization(on).await
+}
+
+/// The number that a horizontal pod autoscaler compares with its target: the usage of all
+/// containers in percent of their requests. The limit is twice the request.
+async fn utilization(on: &Cluster) -> Result<()> {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "scaled"},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
+                "command": ["sh", "-c", "while true; do :; done"],
+                "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m"}},
+            }],
+        },
+    });
+    apply(on, &pod)?;
+    let path = "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/scaled";
+    let read = || outcome(on, &["get", "--raw", path]);
+    let is_measured = async |_: &Node| Ok(read()?.0 == Some(0));
+    on.node
+        .await_until("usage to be measured", SOON, is_measured)
+        .await?;
+    let metrics: Value = serde_json::from_str(&read()?.1)?;
+    let usage = &metrics["containers"][0]["usage"]["cpu"];
+    let nanocores = usage.as_str().and_then(|text| text.strip_suffix('n'));
+    let nanocores = nanocores.and_then(|text| text.parse::<u64>().ok());
+    let percent = nanocores.context("no CPU usage")? * 100 / 100_000_000;
+    ensure!((1..=210).contains(&percent), "{percent} % in {metrics}");
+    gone(on, "scaled").await
 }
