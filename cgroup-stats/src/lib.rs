@@ -29,7 +29,7 @@ pub use self::{
     mounts::Mounts,
     network::{Direction, Interface, interfaces},
     pressure::{Pressure, Resource, Stall},
-    process::{Process, SCOPE, has_ended, is_cgroup_of},
+    process::{Process, has_ended, is_cgroup_of},
     reader::KernelFileReader,
     usage::{CpuTimes, Memory, MemoryEvents, Swap, Tasks},
 };

@@ -16,7 +16,7 @@ use rustix::{
 /// Exceeds any `/proc/<pid>/cgroup`, which has one line per controller.
 const MAX_TABLE: u64 = 256 * 1024;
 /// The suffix of cgroup names that systemd creates.
-pub const SCOPE: &str = ".scope";
+const SCOPE: &str = ".scope";
 
 /// A process. Its files cannot be opened once it has exited.
 #[derive(Debug)]

@@ -21,7 +21,6 @@ pub mod events;
 pub mod health;
 pub mod image;
 pub mod images;
-pub mod kernel_log;
 pub mod labels;
 pub mod logs;
 pub mod metrics;

@@ -9,13 +9,13 @@ use std::{
 };
 
 use cri_proto::runtime::v1::ContainerStatus;
+use kernel_log::{KernelLog, OomKill};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::Checkpoints,
     engine::EngineLocality,
-    kernel_log::KernelLog,
     model::{Id, OOM_KILLED},
 };
 
@@ -134,7 +134,12 @@ impl ObservedKills {
         let KernelLogState::Open(open) = log else {
             return;
         };
-        if let Err(error) = open.read(|id| remember(victims, id)) {
+        let each = |kill: OomKill<'_>| {
+            if let OomKill::Container(id) = kill {
+                remember(victims, id);
+            }
+        };
+        if let Err(error) = open.read(each) {
             tracing::warn!(%error, "cannot read the kernel log any further");
             *log = KernelLogState::Unreadable;
         }
@@ -176,7 +181,12 @@ mod tests {
     }
 
     fn log(dir: &Path, ids: &[String]) {
-        let line = |id| format!("6,1,2,-;oom-kill:constraint=X,task_memcg=/docker/{id},task=a\n");
+        let line = |id| {
+            format!(
+                "6,1,2,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,\
+                 mems_allowed=0,global_oom,task_memcg=/docker/{id},task=a,pid=7,uid=0\n"
+            )
+        };
         fs::write(dir.join("kmsg"), ids.iter().map(line).collect::<String>()).unwrap();
     }
 
