@@ -35,6 +35,7 @@ use crate::{
     lifecycle::{Admission, NodeFacts, NodeSource},
     measured_pods::MeasuredPods,
     node::shutdown::NodeShutdown,
+    oom_watcher::OomWatcher,
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::{PodStarts, Syncer},
@@ -81,6 +82,7 @@ struct Shared {
     probes: Arc<ProbeManager>,
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
+    oom_watcher: Arc<OomWatcher>,
     workers: Arc<PodWorkers<Syncer>>,
     monitor: LoopMonitor,
     admission: Admission,
@@ -173,7 +175,12 @@ impl Kubelet {
         let removals = Removals::default();
         let starts = Arc::<PodStarts>::default();
         let readiness = Arc::new(RuntimeReadiness::new(cri.clone()));
-        let pleg = Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache)));
+        let oom_watcher = Arc::new(OomWatcher::new(options.kernel_log.clone(), events.clone()));
+        let pleg = Arc::new(Pleg::new(
+            cri.clone(),
+            Arc::clone(&cache),
+            Arc::clone(&oom_watcher),
+        ));
         let shutdown = Arc::new(NodeShutdown::new(&local_node.root_dir));
         let admission = Admission::new(&options.allowed_unsafe_sysctls, Arc::clone(&shutdown));
         let host_ips = HostIps::new(local_node.ips.clone(), node_object.clone());
@@ -289,6 +296,7 @@ impl Kubelet {
             probes,
             cache,
             pleg,
+            oom_watcher,
             workers,
             monitor: LoopMonitor::default(),
             admission,

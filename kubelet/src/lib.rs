@@ -21,6 +21,7 @@ pub mod logging;
 pub mod logs_command;
 mod measured_pods;
 pub mod node;
+mod oom_watcher;
 pub mod pleg;
 pub mod pod;
 pub mod pod_cgroups;

@@ -38,6 +38,9 @@ use super::{
 };
 use crate::{cluster::ClusterOptions, host, kubelet::options::KubeletOptions, logging::LogFormat};
 
+/// The device that the kernel's log is read from.
+const KERNEL_LOG: &str = "/dev/kmsg";
+
 /// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -232,6 +235,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
         volume_stats_period: positive_span(config.volume_stats_agg_period),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         shutdown_grace_periods: shutdown_grace_periods(config),
+        kernel_log: Some(KERNEL_LOG.into()),
     })
 }
 

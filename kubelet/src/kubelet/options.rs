@@ -1,6 +1,6 @@
 //! The options of a kubelet.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use kubelet_cri_client::CriOptions;
 use kubelet_host::local_node::LocalNode;
@@ -43,10 +43,12 @@ pub struct KubeletOptions {
     /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`). If empty, a shutdown
     /// does not wait for pods.
     pub shutdown_grace_periods: Vec<ShutdownGracePeriod>,
+    /// The kernel's log, which is read for OOM kills; none leaves their detection to the runtime.
+    pub kernel_log: Option<PathBuf>,
 }
 
 impl Default for KubeletOptions {
-    /// Upstream's defaults, on a node named `localhost` without cgroups of pods.
+    /// Upstream's defaults, on a node named `localhost` without cgroups of pods and a kernel log.
     fn default() -> Self {
         Self {
             node: LocalNode::default(),
@@ -61,6 +63,7 @@ impl Default for KubeletOptions {
             volume_stats_period: Some(Duration::from_secs(60)),
             allowed_unsafe_sysctls: Vec::new(),
             shutdown_grace_periods: Vec::new(),
+            kernel_log: None,
         }
     }
 }

@@ -95,8 +95,9 @@ impl PodRunner {
         let (kubelet, cancel) = (self.kubelet, self.cancel);
         let parts = &*kubelet.0;
         let prepared = cancel.run_until_cancelled(async {
+            // Before the first look at containers. Boxed: the space is needed only at the start.
+            Box::pin(parts.oom_watcher.start()).await;
             kubelet.wait_for_runtime().await;
-            // Boxed: the space is needed only at the start.
             let limits = Box::pin(kubelet.start_cgroups()).await;
             parts.runtime.images().restore().await;
             limits
@@ -143,6 +144,7 @@ impl PodRunner {
             kubelet.rotate_logs(cancel.clone()),
             kubelet.sync_with_api_server(cancel.clone()),
             parts.readiness.run(cancel.clone()),
+            Box::pin(parts.oom_watcher.run(cancel.clone())),
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
             Box::pin(parts.analyzer.run(cancel.clone())),

@@ -48,6 +48,7 @@ pub use self::{
 use self::{
     events::EventWatch, metrics::PlegMetrics, relist::Relisting, reported_changes::ReportedChange,
 };
+use crate::oom_watcher::OomWatcher;
 
 /// The generator is unhealthy without a complete list for this long, as upstream.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);
@@ -101,6 +102,7 @@ pub struct Listing {
 pub struct Pleg {
     cri: CriClient,
     cache: Arc<PodCache>,
+    oom_watcher: Arc<OomWatcher>,
     listing: ArcSwap<Listing>,
     requests: Mutex<PlegRequests>,
     wake: Notify,
@@ -132,10 +134,11 @@ enum EventHint {
 
 impl Pleg {
     /// A generator that has not listed yet.
-    pub fn new(cri: CriClient, cache: Arc<PodCache>) -> Self {
+    pub(crate) fn new(cri: CriClient, cache: Arc<PodCache>, oom_watcher: Arc<OomWatcher>) -> Self {
         Self {
             cri,
             cache,
+            oom_watcher,
             listing: ArcSwap::default(),
             requests: Mutex::default(),
             wake: Notify::new(),

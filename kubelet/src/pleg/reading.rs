@@ -7,6 +7,7 @@ use kubelet_pod_spec::identity::PodUid;
 use tokio::time::Instant;
 
 use super::{PodRecord, inspect, record};
+use crate::oom_watcher::OomWatcher;
 
 /// Deadline of reading the details of one pod.
 const INSPECTION_DEADLINE: Duration = Duration::from_secs(10);
@@ -38,10 +39,11 @@ pub(super) async fn list_pod(cri: &CriClient, uid: &PodUid) -> Result<Arc<PodRec
 /// Reads the details of a listed pod. Details of ended containers are taken from `known`.
 pub(super) async fn read_details(
     cri: &CriClient,
+    oom_watcher: &OomWatcher,
     record: Arc<PodRecord>,
     known: &PodStatus,
 ) -> Result<(Arc<PodRecord>, PodStatus), ReadError> {
-    let read = inspect::inspect(cri, &record, known);
+    let read = inspect::inspect(cri, oom_watcher, &record, known);
     match tokio::time::timeout(INSPECTION_DEADLINE, read).await {
         Ok(Ok(status)) => Ok((record, status)),
         Ok(Err(error)) => Err(ReadError::Details(error.to_string())),

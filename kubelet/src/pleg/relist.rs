@@ -246,6 +246,7 @@ impl<'a> Relisting<'a> {
         self.pleg.cache.begin_inspection(uid);
         let lists = listed.is_none();
         let cri = self.pleg.cri.clone();
+        let oom_watcher = Arc::clone(&self.pleg.oom_watcher);
         let permits = Arc::clone(&self.permits);
         let known = self.pleg.cache.get(uid).unwrap_or_default();
         let pod = uid.clone();
@@ -256,7 +257,7 @@ impl<'a> Relisting<'a> {
                 None => (Instant::now(), list_pod(&cri, &pod).await),
             };
             let result = match record {
-                Ok(record) => read_details(&cri, record, &known).await,
+                Ok(record) => read_details(&cri, &oom_watcher, record, &known).await,
                 Err(error) => Err(ReadError::List(error)),
             };
             Done::Read(Reading {

@@ -26,6 +26,7 @@ mod metrics;
 mod node;
 mod node_object;
 mod objects;
+mod oom_kills;
 mod probes;
 mod program_arguments;
 mod resize;

@@ -89,5 +89,7 @@ pub const NODE_ALLOCATABLE_ENFORCED: &str = "NodeAllocatableEnforced";
 pub const FAILED_NODE_ALLOCATABLE_ENFORCEMENT: &str = "FailedNodeAllocatableEnforcement";
 /// The cgroup of a pod could not be created.
 pub const FAILED_TO_CREATE_POD_CONTAINER: &str = "FailedToCreatePodContainer";
+/// The node ran out of memory, and a process was killed.
+pub const SYSTEM_OOM: &str = "SystemOOM";
 /// The node was rebooted.
 pub const REBOOTED: &str = "Rebooted";

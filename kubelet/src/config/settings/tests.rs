@@ -81,6 +81,7 @@ fn nothing_given_is_the_default_of_each_part() {
             ..CriOptions::default()
         },
         capacity: capacity.clone(),
+        kernel_log: Some("/dev/kmsg".into()),
         ..KubeletOptions::default()
     };
     assert_eq!(format!("{:#?}", settings.options), format!("{expected:#?}"));
