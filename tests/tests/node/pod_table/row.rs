@@ -13,8 +13,6 @@ pub(crate) enum Step {
     Shows(Vec<(FieldPath, Expect)>),
     /// Fails if one of these stops holding within this time.
     Stays(Duration, Vec<(FieldPath, Expect)>),
-    /// Waits until a container's termination reason is out of memory.
-    OutOfMemory(&'static str),
     /// Waits until a container's log matches.
     Log(&'static str, Expect),
     /// Writes the manifest with a new spec.
@@ -218,11 +216,6 @@ impl Row {
             self.steps
                 .push(Step::Stays(Duration::from_secs(seconds), all));
         }
-        self
-    }
-
-    pub(crate) fn out_of_memory(mut self, container: &'static str) -> Self {
-        self.steps.push(Step::OutOfMemory(container));
         self
     }
 

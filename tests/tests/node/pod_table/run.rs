@@ -221,24 +221,6 @@ impl<'a> PodUnderTest<'a> {
                 }
                 Ok(())
             }
-            Step::OutOfMemory(name) => loop {
-                self.look().await?;
-                let reason = self.container(name)["state"]["terminated"]["reason"].clone();
-                if reason == "OOMKilled" {
-                    return Ok(());
-                }
-                if Instant::now() > deadline && self.is_kill_lost(name, &reason).await? {
-                    skips::skip(
-                        &format!("pod_table: {}, containerd", self.name),
-                        "this containerd lost the event of the kill",
-                    );
-                    return Ok(());
-                }
-                self.wait(deadline, || {
-                    format!("the reason must be OOMKilled and is {reason}")
-                })
-                .await?;
-            },
             Step::Log(container, expect) => loop {
                 self.look().await?;
                 let log = Value::String(self.log(container));
@@ -290,18 +272,6 @@ impl<'a> PodUnderTest<'a> {
                     .await?;
             },
         }
-    }
-
-    /// Whether the kubelet reports containerd's reason and containerd does not know the cause: on a
-    /// busy machine it loses some OOM events (containerd/containerd#8893).
-    async fn is_kill_lost(&self, name: &str, shown: &Value) -> Result<bool> {
-        let id = self.container(name)["containerID"].as_str();
-        if !id.is_some_and(|id| id.starts_with("containerd://")) {
-            return Ok(false);
-        }
-        let mut runtime = Cri::of(self.node).await?;
-        let told = runtime.status(self.container_id(name)?).await?.reason;
-        Ok(told == "Error" && *shown == told)
     }
 
     async fn wait(&self, deadline: Instant, problem: impl Fn() -> String) -> Result<()> {
