@@ -19,7 +19,7 @@ const PAGES: [(&str, &str); 3] = [
     ("cadvisor", "/metrics/cadvisor"),
 ];
 /// Scrapes behind each figure.
-const SCRAPES: u32 = 12;
+const SCRAPES: u32 = 10;
 /// Longer than pages share a collection.
 const PERIOD: Duration = Duration::from_millis(5_200);
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -101,6 +101,6 @@ fn manifest(n: usize) -> String {
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: pod-{n}}}\nspec:\n  \
          terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    \
          image: e2e.local/busybox:1\n    command: [sleep, '100000']\n    \
-         resources: {{limits: {{cpu: 100m, memory: 32Mi}}}}\n"
+         resources: {{requests: {{cpu: 1m, memory: 1Mi}}, limits: {{cpu: 100m, memory: 32Mi}}}}\n"
     )
 }

@@ -10,13 +10,16 @@ use serde_json::{Value, json};
 use super::cgroups::{cgroup_of, container_id};
 
 /// The time for one step, on a busy machine.
-const SOON: Duration = Duration::from_secs(120);
+const SOON: Duration = Duration::from_secs(300);
 const MIB: u64 = 1 << 20;
 /// Volumes are measured often.
 const CONFIGURATION: &str = "volumeStatsAggPeriod: 1s\n";
 /// What the container has in memory, in its writable layer and each volume, and receives.
 const MEMORY: u64 = 60 * MIB;
 const FILE: u64 = 8 * MIB;
+/// The containers of the busy pod: one has the memory and uses the CPU, the other has the files.
+const BUSY: &str = "busy";
+const WRITER: &str = "writer";
 const TRAFFIC: u64 = 4 * MIB;
 const PORT: u16 = 1234;
 
@@ -40,26 +43,37 @@ async fn numbers_on_containerd() {
 }
 
 async fn run(node: &Node, host_network: bool) -> Result<()> {
-    let script = format!(
-        "write() {{ dd if=/dev/zero of=$1 bs=1M count=$2 || exit 1; }}; \
-         write /dev/shm/a {}; for dir in / /disk /memory; do write $dir/b {}; done; \
-         touch /tmp/ready; while :; do :; done",
-        (MEMORY - FILE) / MIB,
-        FILE / MIB,
+    // The page cache of files may count as memory that is in use, so each has its container.
+    let ready = json!({"exec": {"command": ["cat", "/tmp/ready"]}, "periodSeconds": 1});
+    let container = |name: &str, script: String| {
+        json!({
+            "name": name, "image": images::BUSYBOX, "command": ["sh", "-c", script],
+            "resources": {"limits": {"cpu": "200m", "memory": "200Mi"}}, "readinessProbe": ready,
+        })
+    };
+    let write = |path: &str, bytes: u64| {
+        let mebibytes = bytes / MIB;
+        format!("dd if=/dev/zero of={path}/file bs=1M count={mebibytes} && ")
+    };
+    let memory = write("/dev/shm", MEMORY);
+    let busy = container(
+        BUSY,
+        format!("{memory} touch /tmp/ready; while :; do :; done"),
     );
+    let files: String = ["/srv", "/disk", "/memory"]
+        .map(|path| write(path, FILE))
+        .concat();
+    let script = format!("mkdir /srv; {files} touch /tmp/ready; sleep 1000");
+    let mut writer = container(WRITER, script);
+    writer["volumeMounts"] = json!([
+        {"name": "disk", "mountPath": "/disk"},
+        {"name": "memory", "mountPath": "/memory"},
+    ]);
     let manifest = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "busy"},
         "spec": {
             "hostNetwork": host_network, "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": "c", "image": images::BUSYBOX, "command": ["sh", "-c", script],
-                "resources": {"limits": {"cpu": "200m", "memory": "200Mi"}},
-                "readinessProbe": {"exec": {"command": ["cat", "/tmp/ready"]}, "periodSeconds": 1},
-                "volumeMounts": [
-                    {"name": "disk", "mountPath": "/disk"},
-                    {"name": "memory", "mountPath": "/memory"},
-                ],
-            }],
+            "containers": [busy, writer],
             "volumes": [
                 {"name": "disk", "emptyDir": {}},
                 {"name": "memory", "emptyDir": {"medium": "Memory"}},
@@ -80,7 +94,7 @@ async fn run(node: &Node, host_network: bool) -> Result<()> {
 
 /// The counter of a page is one that the kernel had while the page was made.
 async fn cpu_time_is_the_kernels(node: &Node, pod: &Value) -> Result<()> {
-    let (cgroup, id) = (cgroup_of(pod)?, container_id(pod, "c")?);
+    let (cgroup, id) = (cgroup_of(pod)?, container_id(pod, BUSY)?);
     let kernel = || -> Result<u64> {
         if !node.cgroups.is_v2() {
             let usage = node
@@ -95,17 +109,17 @@ async fn cpu_time_is_the_kernels(node: &Node, pod: &Value) -> Result<()> {
         Ok(usec.context("no usage_usec")?.parse::<u64>()? * 1000)
     };
     // Pages share a collection for some seconds; the one of the next request is new.
-    let last = container(&summary(node).await?)?["cpu"]["usageCoreNanoSeconds"].clone();
+    let last = container(&summary(node).await?, BUSY)?["cpu"]["usageCoreNanoSeconds"].clone();
     let before = kernel()?;
     let is_new = async |node: &Node| {
-        let now = container(&summary(node).await?)?["cpu"]["usageCoreNanoSeconds"].clone();
+        let now = container(&summary(node).await?, BUSY)?["cpu"]["usageCoreNanoSeconds"].clone();
         Ok(now != last)
     };
     node.await_until("a new collection", SOON, is_new).await?;
-    let used = container(&summary(node).await?)?;
+    let used = container(&summary(node).await?, BUSY)?;
     let used = used["cpu"]["usageCoreNanoSeconds"].as_u64();
     let used = used.context("no CPU time")?;
-    let pages = values(node, "container_cpu_usage_seconds_total").await?;
+    let pages = values(node, "container_cpu_usage_seconds_total", BUSY).await?;
     let after = kernel()?;
     ensure!(before <= used && used <= after, "{before} {used} {after}");
     for (page, seconds) in pages {
@@ -119,7 +133,7 @@ async fn cpu_time_is_the_kernels(node: &Node, pod: &Value) -> Result<()> {
     // A rate needs two collections; the limit is the most that it can be, and an overloaded
     // machine gives less.
     let has_rate = async |node: &Node| {
-        let container = container(&summary(node).await?)?;
+        let container = container(&summary(node).await?, BUSY)?;
         let rate = container["cpu"]["usageNanoCores"].as_u64();
         ensure!(rate.is_none_or(|rate| rate < 210_000_000), "{container}");
         Ok(rate.is_some_and(|rate| rate > 0))
@@ -128,10 +142,10 @@ async fn cpu_time_is_the_kernels(node: &Node, pod: &Value) -> Result<()> {
 }
 
 async fn memory_is_what_was_allocated(node: &Node) -> Result<()> {
-    let container = container(&summary(node).await?)?;
+    let container = container(&summary(node).await?, BUSY)?;
     let working_set = container["memory"]["workingSetBytes"].as_f64();
     near("summary", working_set.context("no working set")?, MEMORY)?;
-    for (page, value) in values(node, "container_memory_working_set_bytes").await? {
+    for (page, value) in values(node, "container_memory_working_set_bytes", BUSY).await? {
         near(page, value, MEMORY)?;
     }
     Ok(())
@@ -140,7 +154,7 @@ async fn memory_is_what_was_allocated(node: &Node) -> Result<()> {
 /// The runtimes measure writable layers in the background.
 async fn files_are_measured(node: &Node) -> Result<()> {
     let is_measured = async |node: &Node| {
-        let container = container(&summary(node).await?)?;
+        let container = container(&summary(node).await?, WRITER)?;
         let used = container["rootfs"]["usedBytes"]
             .as_f64()
             .unwrap_or_default();
@@ -148,7 +162,7 @@ async fn files_are_measured(node: &Node) -> Result<()> {
     };
     node.await_until("the size of the writable layer", SOON, is_measured)
         .await?;
-    for (page, value) in values(node, "container_fs_usage_bytes").await? {
+    for (page, value) in values(node, "container_fs_usage_bytes", WRITER).await? {
         near(page, value, FILE)?;
     }
     let summary = summary(node).await?;
@@ -265,13 +279,20 @@ fn pod_of<'a>(summary: &'a Value, name: &str) -> Result<&'a Value> {
     found.with_context(|| format!("no pod {name} in {summary}"))
 }
 
-/// The container of the busy pod.
-fn container(summary: &Value) -> Result<Value> {
-    Ok(pod_of(summary, "busy")?["containers"][0].clone())
+/// A container of the busy pod.
+fn container(summary: &Value, name: &str) -> Result<Value> {
+    let containers = pod_of(summary, "busy")?["containers"].as_array();
+    let found = containers
+        .into_iter()
+        .flatten()
+        .find(|it| it["name"] == name);
+    Ok(found
+        .with_context(|| format!("no {name} in {summary}"))?
+        .clone())
 }
 
-/// The values of the busy container on the pages that have the metric.
-async fn values(node: &Node, metric: &str) -> Result<Vec<(&'static str, f64)>> {
+/// The values of a container of the busy pod on the pages that have the metric.
+async fn values(node: &Node, metric: &str, name: &str) -> Result<Vec<(&'static str, f64)>> {
     let mut found = Vec::new();
     for (path, has_file_systems) in PAGES {
         if metric.starts_with("container_fs") && !has_file_systems {
@@ -280,7 +301,7 @@ async fn values(node: &Node, metric: &str) -> Result<Vec<(&'static str, f64)>> {
         let page = node.page(path).await?;
         let line = page.lines().find(|line| {
             line.starts_with(&format!("{metric}{{"))
-                && line.contains("container=\"c\"")
+                && line.contains(&format!("container=\"{name}\""))
                 && line.contains("pod=\"busy-node\"")
         });
         let line = line.with_context(|| format!("no {metric} in {page}"))?;
