@@ -62,6 +62,22 @@ impl Machine {
     }
 }
 
+/// The human-readable name of the operating system (os-release(5)), of the root file
+/// system at `root`. Blocks briefly.
+pub fn os_image(root: &Path) -> String {
+    let text = ["etc/os-release", "usr/lib/os-release"]
+        .iter()
+        .find_map(|path| fs::read_to_string(root.join(path)).ok())
+        .unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("PRETTY_NAME="))
+        .map(|name| name.trim().trim_matches(['"', '\'']));
+    name.filter(|name| !name.is_empty())
+        .unwrap_or("Linux")
+        .to_owned()
+}
+
 /// A field of `/proc/meminfo`, in bytes.
 fn kibibytes(meminfo: &str, field: &str) -> Option<i64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;

@@ -23,6 +23,8 @@ pub struct MountInfo {
     pub options: String,
     /// File system type.
     pub fs_type: String,
+    /// What is mounted: a device, `server:/path`, or any name.
+    pub source: String,
     /// File system options, comma-separated.
     pub super_options: String,
 }
@@ -188,7 +190,8 @@ fn line(line: &[u8]) -> Option<MountInfo> {
     // Any number of optional fields, then a dash.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = text(fields.next()?);
-    let super_options = fields.nth(1).map(text).unwrap_or_default();
+    let source = path(fields.next().unwrap_or_default());
+    let super_options = fields.next().map(text).unwrap_or_default();
     Some(MountInfo {
         id,
         device,
@@ -196,6 +199,7 @@ fn line(line: &[u8]) -> Option<MountInfo> {
         mount_point,
         options,
         fs_type,
+        source: source.to_string_lossy().into_owned(),
         super_options,
     })
 }

@@ -56,6 +56,7 @@ use self::{
     access::AccessError,
     bounds::{BoundMetrics, Gates},
     connection::{Limits, OPEN_ROOM, Service},
+    machine_info::MachineReader,
     metrics::{Collectors, HttpMetrics},
     options::ServerOptions,
     secure::SecurePort,
@@ -228,11 +229,12 @@ impl Servers {
 
 /// The handlers that upstream serves on the read-only port, without authentication.
 fn read_only_routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
+    let machine = MachineReader::new("/".into());
     healthz::routes(view.clone())
         .merge(pods::routes(view.clone()))
         .merge(stats::routes(view.clone()))
-        .merge(metrics::routes(view, collectors))
-        .merge(machine_info::routes())
+        .merge(metrics::routes(view, collectors, machine.clone()))
+        .merge(machine_info::routes(machine))
 }
 
 /// Size of the accept queue, the same as tokio's own.

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use k8s_openapi::api::core::v1::{NodeSwapStatus, NodeSystemInfo};
-use kubelet_host::version;
+use kubelet_host::{machine::os_image, version};
 
 /// Reads files in `/etc`, `/proc` and `/sys`; blocking. The runtime's version is left empty.
 pub fn read(swap_bytes: i64) -> NodeSystemInfo {
@@ -42,21 +42,6 @@ fn of_root(root: &Path, swap_bytes: i64) -> NodeSystemInfo {
             "etc/machine-id",
         ]),
     }
-}
-
-/// The human-readable name of the operating system (os-release(5)).
-fn os_image(root: &Path) -> String {
-    let text = ["etc/os-release", "usr/lib/os-release"]
-        .iter()
-        .find_map(|path| fs::read_to_string(root.join(path)).ok())
-        .unwrap_or_default();
-    let name = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("PRETTY_NAME="))
-        .map(|name| name.trim().trim_matches(['"', '\'']));
-    name.filter(|name| !name.is_empty())
-        .unwrap_or("Linux")
-        .to_owned()
 }
 
 #[cfg(test)]

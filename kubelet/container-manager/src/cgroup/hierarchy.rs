@@ -176,6 +176,7 @@ mod tests {
             mount_point: point.into(),
             options: "rw".to_owned(),
             fs_type: fs_type.to_owned(),
+            source: String::new(),
             super_options: options.to_owned(),
         }
     }

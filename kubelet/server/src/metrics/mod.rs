@@ -19,12 +19,16 @@ use tracing::warn;
 
 pub(super) use self::http::{HttpMetrics, ServerType};
 use self::process::Process;
-use super::{NodeView, response::error};
+use super::{NodeView, machine_info::MachineReader, response::error};
 
 /// Collectors in addition to the node's own.
 pub(super) type Collectors = Arc<[Arc<dyn Collector>]>;
 
-pub(super) fn routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
+pub(super) fn routes<V: NodeView>(
+    view: V,
+    collectors: Collectors,
+    machine: MachineReader,
+) -> Router {
     let own = {
         let view = view.clone();
         move || async move { page(own(&view, &collectors).await) }
@@ -38,7 +42,7 @@ pub(super) fn routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
         move || async move { page(resource::metrics(&view).await) }
     };
     let cadvisor = move || async move {
-        match cadvisor::metrics(&view).await {
+        match cadvisor::metrics(&view, &machine).await {
             Ok(metrics) => page(metrics),
             Err(fault) => error(StatusCode::INTERNAL_SERVER_ERROR, fault),
         }

@@ -346,6 +346,24 @@ async fn what_is_not_built_says_so_by_name() {
         assert_eq!(answer.status, 501);
         assert!(answer.body.contains(path), "{answer:?}");
     }
+}
+
+#[tokio::test]
+async fn the_machine_is_described() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
     let machine: Value = serde_json::from_str(&admin.get("/spec/").await.body).unwrap();
-    assert!(machine["num_cores"].as_u64().unwrap() > 0, "{machine}");
+    for number in ["num_cores", "num_physical_cores", "memory_capacity"] {
+        assert!(machine[number].as_u64().unwrap() > 0, "{machine}");
+    }
+    let thread = &machine["topology"][0]["cores"][0]["thread_ids"][0];
+    assert!(thread.is_u64(), "{machine}");
+    let page = admin.get("/metrics/cadvisor").await.body;
+    for line in [
+        "# TYPE machine_cpu_cores gauge\nmachine_cpu_cores{boot_id=\"",
+        "\ncadvisor_version_info{cadvisorRevision=\"\",",
+        "\nmachine_scrape_error 0\n",
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
 }
