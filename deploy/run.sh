@@ -126,7 +126,9 @@ podLogsDir: $run/pods
 cgroupsPerQOS: false
 enforceNodeAllocatable: [none]
 Y
-  start kubelet "$bin/kubelet" --config "$run/kubelet.yaml" --root-dir "$run/kubelet"
+  # The kernel's settings are left as the machine's other programs expect them.
+  start kubelet "$bin/kubelet" --config "$run/kubelet.yaml" --root-dir "$run/kubelet" \
+    --set-kernel-tunables=false
 }
 all_run() {
   local name

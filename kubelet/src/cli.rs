@@ -167,6 +167,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         bootstrap_kubeconfig: text("bootstrap-kubeconfig").map(PathBuf::from),
         bootstrap_checkpoint_path: text("bootstrap-checkpoint-path").map(PathBuf::from),
         bootstrap_checkpoint_key: text("bootstrap-checkpoint-key").map(PathBuf::from),
+        set_kernel_tunables: switch(matches, "set-kernel-tunables", true),
         external_cloud_provider: cloud_provider(text("cloud-provider").as_deref())?,
         ..Flags::default()
     };
@@ -202,6 +203,12 @@ fn given(matches: &ArgMatches, flag: &Flag) -> Option<Value> {
         value::accumulate(&mut total, more);
         total
     }))
+}
+
+/// The value of a flag that is true or false.
+fn switch(matches: &ArgMatches, name: &str, default: bool) -> bool {
+    let given = matches.get_one::<Value>(name).and_then(Value::as_bool);
+    given.unwrap_or(default)
 }
 
 /// Whether a flag only turns its function off.

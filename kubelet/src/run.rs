@@ -1,10 +1,13 @@
 //! One run of the node agent: assembles and runs its parts.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_cri_client::{CriClient, CriError, CriOptions};
-use kubelet_host::{selinux, version};
+use kubelet_host::{
+    kernel_tunables::{self, ProtectedTunables},
+    selinux, version,
+};
 use kubelet_server::{ClusterDependencies, ServerError, Servers};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -56,6 +59,9 @@ pub enum RunError {
         .0.join(", ")
     )]
     SwapOn(Vec<String>),
+    /// Kernel tunables differ, and `protectKernelDefaults` is true.
+    #[error(transparent)]
+    Tunables(#[from] ProtectedTunables),
     /// The service manager's watchdog has too short a timeout.
     #[error(transparent)]
     Watchdog(#[from] WatchdogError),
@@ -89,6 +95,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     if settings.fail_swap_on {
         check_swap()?;
     }
+    kernel_tunables::apply(Path::new(kernel_tunables::ROOT), settings.tunables)?;
     let watchdog = Watchdog::of_this_process()?;
     info!(
         version = version::VERSION,

@@ -27,6 +27,7 @@ fn start(dir: &Path, field: &str) -> Process {
         &format!("--config={}", config.display()),
         &format!("--root-dir={}", dir.join("root").display()),
         "--hostname-override=node-1",
+        "--set-kernel-tunables=false",
         // The runtime starts no processes.
         "--cgroups-per-qos=false",
         "--enforce-node-allocatable=none",

@@ -16,8 +16,13 @@ use tokio::time::{sleep, timeout};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-/// Starts a kubelet on a directory; `variables` precede it on the command line of `env`.
+/// Starts a kubelet on a directory, which keeps the machine's kernel tunables; `variables` precede
+/// it on the command line of `env`.
 fn start(dir: &Path, fields: &str, variables: &[String]) -> Process {
+    start_with(dir, fields, variables, "--set-kernel-tunables=false")
+}
+
+fn start_with(dir: &Path, fields: &str, variables: &[String], flag: &str) -> Process {
     let config = dir.join("kubelet.yaml");
     let text = format!(
         "{HEAD}containerRuntimeEndpoint: unix://{}\nenableServer: false\nhealthzPort: 0\n{fields}",
@@ -30,6 +35,7 @@ fn start(dir: &Path, fields: &str, variables: &[String]) -> Process {
         format!("--root-dir={}", dir.join("root").display()),
         format!("--container-logs-dir={}", dir.join("logs").display()),
         "--hostname-override=node-1".to_owned(),
+        flag.to_owned(),
         // The runtime starts no processes.
         "--cgroups-per-qos=false".to_owned(),
         "--enforce-node-allocatable=none".to_owned(),
@@ -52,6 +58,18 @@ async fn until(kubelet: &Process, what: &str, mut holds: impl FnMut() -> bool) {
     if waited.await.is_err() {
         panic!("no {what}: {}", kubelet.output());
     }
+}
+
+async fn output_of_its_end(kubelet: &mut Process) -> String {
+    let ended = timeout(Duration::from_secs(30), async {
+        while kubelet.check_runs().is_ok() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let ended = ended.await.is_ok();
+    let output = kubelet.output();
+    assert!(ended, "{output}");
+    output
 }
 
 #[tokio::test]
@@ -125,14 +143,7 @@ async fn with_swap_on_it_starts_only_where_it_may() {
     );
     let there = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
     let mut refuses = start(dir.path(), "", &there);
-    let ended = timeout(Duration::from_secs(30), async {
-        while refuses.check_runs().is_ok() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    });
-    let ended = ended.await.is_ok();
-    let output = refuses.output();
-    assert!(ended, "{output}");
+    let output = output_of_its_end(&mut refuses).await;
     assert!(output.contains("swap is on (/dev/swap7)"), "{output}");
 
     let starts = start(
@@ -144,4 +155,42 @@ async fn with_swap_on_it_starts_only_where_it_may() {
         runtime.pod_cidr() == "10.9.0.0/24"
     })
     .await;
+}
+
+#[tokio::test]
+async fn kernel_tunables_are_set_unless_they_are_protected() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new();
+    let _serving = runtime.serve(&socket(dir.path())).unwrap();
+    let tunables = dir.path().join("sys");
+    for (name, value) in [("vm/overcommit_memory", "0"), ("kernel/panic", "10")] {
+        let file = tunables.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, value).unwrap();
+    }
+    // The machine's own tunables are hidden, in a private mount namespace.
+    let mount = format!(
+        "mount --bind {} /proc/sys && exec \"$@\"",
+        tunables.display()
+    );
+    let there = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
+    let value = || fs::read_to_string(tunables.join("vm/overcommit_memory")).unwrap();
+    let protect = "protectKernelDefaults: true\n";
+    let mut refuses = start_with(dir.path(), protect, &there, "--set-kernel-tunables");
+    let output = output_of_its_end(&mut refuses).await;
+    assert!(
+        output.contains("vm.overcommit_memory is 0 and must be 1"),
+        "{output}"
+    );
+    assert_eq!(value(), "0");
+
+    let network = "podCIDR: 10.9.0.0/24\n";
+    let starts = start_with(dir.path(), network, &there, "--set-kernel-tunables");
+    until(&starts, "pods' network at the runtime", || {
+        runtime.pod_cidr() == "10.9.0.0/24"
+    })
+    .await;
+    assert_eq!(value(), "1");
+    // This machine lacks the other tunables.
+    assert!(starts.output().contains("cannot set kernel tunables"));
 }

@@ -218,6 +218,8 @@ impl Node {
             "node",
             "--node-ip",
             NODE_IP,
+            // The kernel is the machine's, with other programs than this node's.
+            "--set-kernel-tunables=false",
         ];
         args.extend(flags);
         let programs = self.path("programs").display().to_string();

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod file_work;
 pub mod files;
 pub mod host_ips;
+pub mod kernel_tunables;
 pub mod local_node;
 pub mod machine;
 pub mod mount_info;

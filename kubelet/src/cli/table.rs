@@ -105,6 +105,7 @@ pub(super) const GROUPS: &[(&str, &[Flag])] = &[
             flag("fail-swap-on", Bool, Field("failSwapOn"), "refuse to start while swap is on"),
             flag("fail-cgroupv1", Bool, Field("failCgroupV1"), "refuse to start on a cgroup v1 host"),
             flag("protect-kernel-defaults", Bool, Field("protectKernelDefaults"), "refuse to start when kernel settings differ from the kubelet's defaults"),
+            flag("set-kernel-tunables", Bool, Node, "set kernel settings that differ from the kubelet's defaults; false only logs them [default: true]"),
             flag("allowed-unsafe-sysctls", List, Field("allowedUnsafeSysctls"), "unsafe sysctls that pods may set"),
             flag("volume-plugin-dir", Text, Field("volumePluginDir"), "directory of volume plugins"),
             flag("experimental-mounter-path", Text, Unused, "path of the mounter binary"),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use kubelet_cri_client::CriOptions;
-use kubelet_host::{local_node::LocalNode, selinux::SeLinux};
+use kubelet_host::{kernel_tunables::TunableBehavior, local_node::LocalNode, selinux::SeLinux};
 use kubelet_pod_spec::{json, names};
 use kubelet_runtime::{
     RuntimeOptions,
@@ -66,6 +66,9 @@ pub struct Settings {
     pub oom_score_adj: i32,
     /// Refuse to start while swap is on (`failSwapOn`).
     pub fail_swap_on: bool,
+    /// What is done about kernel tunables that differ from the required ones
+    /// (`protectKernelDefaults`).
+    pub tunables: TunableBehavior,
     /// Pod CIDRs of a standalone node (`podCIDR`); none when empty.
     pub pod_cidr: String,
     /// Warnings to log, such as settings without effect.
@@ -163,6 +166,13 @@ impl Settings {
             oom_score_adj: config.oom_score_adj.unwrap_or_default(),
             fail_swap_on: config.fail_swap_on != Some(false),
             pod_cidr: config.pod_cidr.clone(),
+            tunables: if config.protect_kernel_defaults {
+                TunableBehavior::Refuse
+            } else if flags.set_kernel_tunables {
+                TunableBehavior::Set
+            } else {
+                TunableBehavior::Keep
+            },
             warnings,
         })
     }

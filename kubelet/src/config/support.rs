@@ -73,6 +73,7 @@ const EFFECTIVE: &[&str] = &[
     "providerID",
     "readOnlyPort",
     "registerNode",
+    "protectKernelDefaults",
     "registerWithTaints",
     "registryBurst",
     "registryPullQPS",
@@ -159,7 +160,7 @@ mod tests {
     fn names_what_is_set_in_vain_only() {
         let file = json!({
             "staticPodPath": "/m",
-            "protectKernelDefaults": true,
+            "kernelMemcgNotification": true,
             "evictionPressureTransitionPeriod": "0s",
             "authentication": {"anonymous": {"enabled": false}, "x509": {}},
             "tracing": {"endpoint": "localhost:4317"},
@@ -167,7 +168,7 @@ mod tests {
         });
         assert_eq!(
             without_effect(&file),
-            ["logging.vmodule", "protectKernelDefaults", "tracing"]
+            ["kernelMemcgNotification", "logging.vmodule", "tracing"]
         );
     }
 }

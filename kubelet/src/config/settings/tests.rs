@@ -140,6 +140,16 @@ fn cgroups_of_pods_are_as_configured() {
 }
 
 #[test]
+fn kernel_tunables_are_protected_set_or_kept() {
+    let behavior = |body: &str, args: &[&str]| with_file(body, args).unwrap().tunables;
+    assert_eq!(behavior("", &[]), TunableBehavior::Set);
+    let keep = ["--set-kernel-tunables=false"];
+    assert_eq!(behavior("", &keep), TunableBehavior::Keep);
+    let protect = "protectKernelDefaults: true\n";
+    assert_eq!(behavior(protect, &keep), TunableBehavior::Refuse);
+}
+
+#[test]
 fn images_have_an_endpoint_of_their_own_if_one_is_given() {
     let endpoints = |body: &str| {
         let cri = with_file(body, &[]).unwrap().options.cri;
@@ -332,15 +342,15 @@ fn another_kind_is_refused() {
 #[test]
 fn what_has_no_effect_is_said_in_one_line() {
     let settings = with_file(
-        "protectKernelDefaults: true\nevictionHard: {memory.available: 5%}\n",
-        &["--kubelet-cgroups=/kubelet"],
+        "enableContentionProfiling: true\nevictionHard: {memory.available: 5%}\n",
+        &["--hairpin-mode=none"],
     )
     .unwrap();
     assert_eq!(
         settings.warnings,
         [
-            "configuration file fields without effect yet: evictionHard, protectKernelDefaults",
-            "flags without effect: --kubelet-cgroups",
+            "configuration file fields without effect yet: enableContentionProfiling, evictionHard",
+            "flags without effect: --hairpin-mode",
         ]
     );
 }

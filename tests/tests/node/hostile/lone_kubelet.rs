@@ -56,6 +56,7 @@ impl LoneKubelet {
             &format!("--root-dir={}", show("root")),
             &format!("--container-logs-dir={}", show("links")),
             "--hostname-override=node-1",
+            "--set-kernel-tunables=false",
             // The runtime starts no processes.
             "--cgroups-per-qos=false",
             "--enforce-node-allocatable=none",
