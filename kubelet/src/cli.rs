@@ -135,7 +135,7 @@ fn help(flag: &Flag) -> StyledStr {
     let note = match flag.target {
         Target::Refused(_) => " (not supported yet)",
         Target::Unused => " (no effect)",
-        Target::Field(field) if !support::has_effect(field) => " (no effect yet)",
+        Target::Field(field) if !support::has_effect_inside(field) => " (no effect yet)",
         Target::Field(_) | Target::Node => "",
     };
     format!("{}{note}", flag.help).into()
@@ -184,7 +184,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
             Target::Refused(_) if is_off(&value) => {}
             Target::Refused(why) => return Err(format!("--{}: {why}", flag.name)),
             Target::Field(field) => {
-                if !support::has_effect(field) {
+                if !support::has_effect_inside(field) {
                     flags.without_effect.push(format!("--{}", flag.name));
                 }
                 set(&mut flags.configuration, field, value);

@@ -26,10 +26,15 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::{cpu, identity::PodUid, qos::QosClass};
 use parking_lot::Mutex;
+use tracing::debug;
 
-use self::cgroup::{CgroupConfig, CgroupError, CgroupName, CgroupState, Cgroups};
+use self::{
+    cgroup::{CgroupConfig, CgroupError, CgroupName, CgroupState, Cgroups},
+    qos::{MemoryReserve, Protected, QosRules},
+};
 pub use self::{
     options::{
         ContainerManagerOptions, Enforcement, Limits, MemoryReservationPolicy, NodeLimits,
@@ -61,6 +66,8 @@ pub struct ContainerManager {
     known: Mutex<BTreeSet<PodUid>>,
     /// The running pods that have no cgroup, because they were started without one.
     without: Mutex<BTreeSet<PodUid>>,
+    /// The memory of pods that is protected from reclaim.
+    protected: Mutex<Protected>,
 }
 
 impl ContainerManager {
@@ -87,6 +94,7 @@ impl ContainerManager {
             page_sizes,
             known: Mutex::default(),
             without: Mutex::default(),
+            protected: Mutex::default(),
         })
     }
 
@@ -98,21 +106,22 @@ impl ContainerManager {
         if !self.root.is_root() {
             self.require(&self.root).await?;
         }
+        let configs = qos::without_pods(self.qos_rules(node), self.cgroups.is_v2());
         // Pods that run already may use more than what is allocatable now.
-        if !self.is_complete(&self.pods).await? {
+        if self.is_complete(&self.pods).await? {
+            let config = CgroupConfig {
+                unified: configs.guaranteed.unified,
+                ..CgroupConfig::default()
+            };
+            self.cgroups.update(&self.pods, &config).await?;
+        } else {
             let limits = self.limits_of_pods(node);
             self.cgroups.create(&self.pods, &limits).await?;
         }
-        let configs = self.qos_configs(&[]);
         for (name, config) in [
             (&self.burstable, configs.burstable),
             (&self.best_effort, configs.best_effort),
         ] {
-            // The weight of burstable pods that run already is not known yet.
-            let config = CgroupConfig {
-                cpu_shares: config.cpu_shares.filter(|_| name == &self.best_effort),
-                ..config
-            };
             if self.is_complete(name).await? {
                 self.cgroups.update(name, &config).await?;
             } else {
@@ -158,6 +167,11 @@ impl ContainerManager {
                 }
             };
             let mut config = config(limits);
+            if self.options.pods.memory_qos.is_some()
+                && let Some(memory) = limits.memory
+            {
+                config.unified.insert("memory.min", memory.to_string());
+            }
             if enforcement.is_compressible() {
                 config = CgroupConfig {
                     cpu_shares: config.cpu_shares,
@@ -184,20 +198,57 @@ impl ContainerManager {
     ///
     /// # Errors
     /// The kernel refuses a limit, or a cgroup is gone.
-    pub async fn update_qos(&self, pods: &[Arc<Pod>]) -> Result<(), CgroupError> {
-        let configs = self.qos_configs(pods);
+    pub async fn update_qos(
+        &self,
+        node: &NodeLimits,
+        pods: &[Arc<Pod>],
+    ) -> Result<(), CgroupError> {
+        let configs = qos::of_pods(pods, self.qos_rules(node));
+        *self.protected.lock() = configs.protected;
         self.cgroups.update(&self.pods, &configs.guaranteed).await?;
-        self.cgroups
-            .update(&self.burstable, &configs.burstable)
+        self.update_class(&self.burstable, configs.burstable)
             .await?;
-        self.cgroups
-            .update(&self.best_effort, &configs.best_effort)
+        self.update_class(&self.best_effort, configs.best_effort)
             .await
     }
 
-    fn qos_configs(&self, pods: &[Arc<Pod>]) -> qos::QosConfigs {
-        let reservation = self.options.pods.memory_reservation;
-        qos::of_pods(pods, &self.page_sizes, reservation, self.cgroups.is_v2())
+    /// Updates the cgroup of a class. Its memory is not limited to less than it needs: the kernel
+    /// would kill its pods, or refuse the limit. The limit still keeps it from growing.
+    async fn update_class(
+        &self,
+        name: &CgroupName,
+        mut config: CgroupConfig,
+    ) -> Result<(), CgroupError> {
+        let Some(limit) = config.memory else {
+            return self.cgroups.update(name, &config).await;
+        };
+        let usage = self.cgroups.memory_usage(name).await?;
+        config.memory = Some(limit.max(usage.working_set));
+        let Err(error) = self.cgroups.update(name, &config).await else {
+            return Ok(());
+        };
+        debug!(cgroup = %name, %error, "limiting the memory of a QoS class to what it uses");
+        config.memory = Some(limit.max(usage.total));
+        self.cgroups.update(name, &config).await
+    }
+
+    fn qos_rules(&self, node: &NodeLimits) -> QosRules<'_> {
+        let percent = self.options.qos_reserved_memory;
+        let allocatable = node.allocatable.memory;
+        QosRules {
+            page_sizes: &self.page_sizes,
+            memory_qos: self
+                .options
+                .pods
+                .memory_qos
+                .filter(|_| self.cgroups.is_v2()),
+            reserve: percent
+                .zip(allocatable)
+                .map(|(percent, allocatable)| MemoryReserve {
+                    percent,
+                    allocatable,
+                }),
+        }
     }
 
     fn limits_of_pods(&self, node: &NodeLimits) -> CgroupConfig {
@@ -228,6 +279,26 @@ impl ContainerManager {
             QosClass::Burstable => &self.burstable,
             QosClass::BestEffort => &self.best_effort,
         }
+    }
+}
+
+impl Collector for ContainerManager {
+    fn collect(&self, page: &mut Exposition) {
+        self.cgroups.collect(page);
+        if self.options.pods.memory_qos.is_none() {
+            return;
+        }
+        let Protected { min, low } = *self.protected.lock();
+        page.gauge(
+            "kubelet_memory_qos_node_memory_min_bytes",
+            "[ALPHA] Total cgroup v2 memory.min in bytes for Guaranteed pods. This memory is hard-reserved and never reclaimed by the kernel.",
+            min,
+        );
+        page.gauge(
+            "kubelet_memory_qos_node_memory_low_bytes",
+            "[ALPHA] Total cgroup v2 memory.low in bytes for Burstable pods. This memory is soft-reserved and may be reclaimed under extreme pressure.",
+            low,
+        );
     }
 }
 

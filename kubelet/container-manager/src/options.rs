@@ -11,8 +11,9 @@ pub struct PodCgroupOptions {
     pub cpu_cfs_quota_period: Duration,
     /// Most processes and threads of a pod (`podPidsLimit`).
     pub pids_limit: Option<i64>,
-    /// Protection of requested memory (`memoryReservationPolicy`), with cgroup v2.
-    pub memory_reservation: MemoryReservationPolicy,
+    /// Protection of requested memory (`memoryReservationPolicy`), with cgroup v2; none without the
+    /// feature gate `MemoryQoS`.
+    pub memory_qos: Option<MemoryReservationPolicy>,
 }
 
 impl Default for PodCgroupOptions {
@@ -22,7 +23,7 @@ impl Default for PodCgroupOptions {
             cpu_cfs_quota: true,
             cpu_cfs_quota_period: Duration::from_millis(100),
             pids_limit: None,
-            memory_reservation: MemoryReservationPolicy::None,
+            memory_qos: None,
         }
     }
 }
@@ -51,6 +52,9 @@ pub struct ContainerManagerOptions {
     pub kube_reserved_cgroup: String,
     /// The cgroup of the node's other daemons (`systemReservedCgroup`).
     pub system_reserved_cgroup: String,
+    /// Percentage of the memory requests of a QoS class that lower classes cannot use
+    /// (`qosReserved`).
+    pub qos_reserved_memory: Option<i64>,
 }
 
 /// A limit that is enforced through a cgroup.

@@ -54,7 +54,7 @@ impl PodCgroups {
 impl Collector for PodCgroups {
     fn collect(&self, page: &mut Exposition) {
         if let Some(manager) = self.manager() {
-            manager.cgroups.collect(page);
+            manager.collect(page);
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn of_pod(spec: &PodSpec, options: &PodCgroupOptions, is_v2: bool) ->
         config.memory = Some(units(limit("memory")));
     }
     let reserved = units(request("memory"));
-    if is_v2 && options.memory_reservation == MemoryReservationPolicy::Tiered && reserved > 0 {
+    if is_v2 && options.memory_qos == Some(MemoryReservationPolicy::Tiered) && reserved > 0 {
         let file = match class {
             QosClass::Guaranteed => "memory.min",
             _ => "memory.low",
@@ -202,7 +202,7 @@ mod tests {
         let options = PodCgroupOptions {
             cpu_cfs_quota: false,
             pids_limit: Some(100),
-            memory_reservation: MemoryReservationPolicy::Tiered,
+            memory_qos: Some(MemoryReservationPolicy::Tiered),
             ..PodCgroupOptions::default()
         };
         let found = config_with(guaranteed.clone(), &options);

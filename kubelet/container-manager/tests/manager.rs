@@ -8,9 +8,10 @@ use fake_cgroups::FakeCgroups;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_container_manager::{
     ContainerManager, ContainerManagerOptions, EnforcedReservation, Enforcement, Leftovers, Limits,
-    NodeLimits, PodCgroup,
-    cgroup::{Cgroups, Driver},
+    MemoryReservationPolicy, NodeLimits, PodCgroup, PodCgroupOptions,
+    cgroup::{Cgroups, Driver, MemoryUsage},
 };
+use kubelet_metrics::{Collector as _, Exposition};
 use serde_json::{Value, json};
 
 fn manager(cgroups: &Arc<FakeCgroups>, options: ContainerManagerOptions) -> ContainerManager {
@@ -162,7 +163,7 @@ async fn classes_follow_the_active_pods() {
     let manager = manager(&cgroups, ContainerManagerOptions::default());
     manager.start(&node()).await.unwrap();
     let burstable = Arc::new(pod("b", json!({"requests": {"cpu": "500m"}})));
-    manager.update_qos(&[burstable]).await.unwrap();
+    manager.update_qos(&node(), &[burstable]).await.unwrap();
     assert_eq!(
         cgroups.config("/kubepods/burstable").unwrap().cpu_shares,
         Some(512)
@@ -173,7 +174,7 @@ async fn classes_follow_the_active_pods() {
         cgroups.config("/kubepods/burstable").unwrap().cpu_shares,
         Some(512)
     );
-    manager.update_qos(&[]).await.unwrap();
+    manager.update_qos(&node(), &[]).await.unwrap();
     assert_eq!(
         cgroups.config("/kubepods/burstable").unwrap().cpu_shares,
         Some(2)
@@ -216,4 +217,94 @@ async fn reservations_are_enforced_on_existing_cgroups() {
     assert_eq!((kube.cpu_shares, kube.memory), (Some(512), None));
     let system = cgroups.config("/system").unwrap();
     assert_eq!((system.cpu_shares, system.memory), (Some(512), Some(400)));
+}
+
+#[tokio::test]
+async fn memory_of_requests_is_reserved_from_lower_classes() {
+    const MIB: i64 = 1 << 20;
+    let cgroups = FakeCgroups::new(Driver::Cgroupfs);
+    let options = ContainerManagerOptions {
+        qos_reserved_memory: Some(50),
+        ..ContainerManagerOptions::default()
+    };
+    let reserving = manager(&cgroups, options);
+    let mut node = node();
+    node.allocatable.memory = Some(100 * MIB);
+    reserving.start(&node).await.unwrap();
+    let exact = json!({"cpu": "1", "memory": "20Mi"});
+    let pods = [
+        pod("g", json!({"requests": exact, "limits": exact})),
+        pod("b", json!({"requests": {"memory": "40Mi"}})),
+    ]
+    .map(Arc::new);
+    let limits = || {
+        ["burstable", "besteffort"].map(|class| {
+            let config = cgroups.config(&format!("/kubepods/{class}"));
+            config.unwrap().memory.unwrap() / MIB
+        })
+    };
+    reserving.update_qos(&node, &pods).await.unwrap();
+    assert_eq!(limits(), [90, 70]);
+    // What is used cannot be reclaimed at once.
+    let usage = MemoryUsage {
+        total: 95 * MIB,
+        working_set: 80 * MIB,
+    };
+    cgroups.use_memory("/kubepods/besteffort", usage);
+    reserving.update_qos(&node, &pods).await.unwrap();
+    assert_eq!(limits(), [90, 80]);
+    // Nothing is reserved any more.
+    let manager = manager(&cgroups, ContainerManagerOptions::default());
+    manager.start(&node).await.unwrap();
+    for class in ["burstable", "besteffort"] {
+        let config = cgroups.config(&format!("/kubepods/{class}")).unwrap();
+        assert_eq!(config.memory, Some(-1), "{class}");
+    }
+}
+
+#[tokio::test]
+async fn protected_memory_is_measured() {
+    let cgroups = FakeCgroups::new(Driver::Cgroupfs);
+    let metrics = |manager: &ContainerManager| {
+        let mut page = Exposition::default();
+        manager.collect(&mut page);
+        page.into_text()
+    };
+    let plain = manager(&cgroups, ContainerManagerOptions::default());
+    assert!(!metrics(&plain).contains("memory_qos"));
+    let options = ContainerManagerOptions {
+        pods: PodCgroupOptions {
+            memory_qos: Some(MemoryReservationPolicy::Tiered),
+            ..PodCgroupOptions::default()
+        },
+        enforce: vec![Enforcement::KubeReserved],
+        kube_reserved_cgroup: "/kube".to_owned(),
+        ..ContainerManagerOptions::default()
+    };
+    let manager = manager(&cgroups, options);
+    manager.start(&node()).await.unwrap();
+    let exact = json!({"cpu": "1", "memory": "20"});
+    let pods = [
+        pod("g", json!({"requests": exact, "limits": exact})),
+        pod("b", json!({"requests": {"memory": "40"}})),
+    ]
+    .map(Arc::new);
+    manager.update_qos(&node(), &pods).await.unwrap();
+    let text = metrics(&manager);
+    assert!(
+        text.contains("\nkubelet_memory_qos_node_memory_min_bytes 20\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nkubelet_memory_qos_node_memory_low_bytes 40\n"),
+        "{text}"
+    );
+    let min = cgroups.config("/kubepods").unwrap().unified["memory.min"].clone();
+    assert_eq!(min, "60");
+    cgroups.add("/kube");
+    manager.enforce_reserved(&node()).await;
+    assert_eq!(
+        cgroups.config("/kube").unwrap().unified["memory.min"],
+        "600"
+    );
 }

@@ -6,6 +6,7 @@ mod cgroup_settings;
 pub mod cluster;
 mod configuration_file;
 mod faults;
+mod feature_gates;
 pub mod flags;
 mod image_settings;
 mod isolation_validation;

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::{
     capacity_settings::capacity,
-    cgroup_settings::cgroups,
+    cgroup_settings::{self, cgroups, memory_qos},
     cluster,
     configuration_file::{drop_in, drop_ins, main_file, merge},
     flags::Flags,
@@ -117,6 +117,7 @@ impl Settings {
                 in_vain.join(", ")
             ));
         }
+        warnings.extend(cgroup_settings::warnings(&config, host::is_cgroup_v2()));
         if !flags.without_effect.is_empty() {
             warnings.push(format!(
                 "flags without effect: {}",
@@ -165,7 +166,6 @@ impl Settings {
             },
             oom_score_adj: config.oom_score_adj.unwrap_or_default(),
             fail_swap_on: config.fail_swap_on != Some(false),
-            pod_cidr: config.pod_cidr.clone(),
             tunables: if config.protect_kernel_defaults {
                 TunableBehavior::Refuse
             } else if flags.set_kernel_tunables {
@@ -173,6 +173,7 @@ impl Settings {
             } else {
                 TunableBehavior::Keep
             },
+            pod_cidr: config.pod_cidr.clone(),
             warnings,
         })
     }
@@ -290,6 +291,7 @@ fn resource_options(config: &KubeletConfiguration) -> ResourceOptions {
             _ => SwapBehavior::NoSwap,
         },
         single_process_oom_kill: config.single_process_oom_kill,
+        memory_qos: memory_qos(config),
     }
 }
 

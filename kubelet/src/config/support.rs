@@ -40,6 +40,8 @@ const EFFECTIVE: &[&str] = &[
     "eventRecordQPS",
     "failCgroupV1",
     "failSwapOn",
+    "featureGates.MemoryQoS",
+    "featureGates.QOSReserved",
     "fileCheckFrequency",
     "healthzBindAddress",
     "healthzPort",
@@ -59,6 +61,7 @@ const EFFECTIVE: &[&str] = &[
     "maxPods",
     "memoryReservationPolicy",
     "memorySwap.swapBehavior",
+    "memoryThrottlingFactor",
     "nodeLeaseDurationSeconds",
     "nodeStatusMaxImages",
     "nodeStatusReportFrequency",
@@ -70,10 +73,11 @@ const EFFECTIVE: &[&str] = &[
     "podsPerCore",
     "port",
     "preloadedImagesVerificationAllowlist",
+    "protectKernelDefaults",
     "providerID",
+    "qosReserved",
     "readOnlyPort",
     "registerNode",
-    "protectKernelDefaults",
     "registerWithTaints",
     "registryBurst",
     "registryPullQPS",
@@ -108,6 +112,12 @@ pub fn has_effect(field: &str) -> bool {
     EFFECTIVE.contains(&field)
 }
 
+/// Whether a field, or a field in it, has an effect.
+pub fn has_effect_inside(field: &str) -> bool {
+    let inside = format!("{field}.");
+    has_effect(field) || EFFECTIVE.iter().any(|known| known.starts_with(&inside))
+}
+
 /// The fields of a configuration file that are set but have no effect.
 ///
 /// A structure is listed as a whole, unless some of its fields have an effect.
@@ -127,11 +137,10 @@ fn collect(value: &Value, path: &str, fields: &mut Vec<String>) {
         } else {
             format!("{path}.{key}")
         };
-        let inside = format!("{field}.");
         if has_effect(&field) || is_unset(value) {
             continue;
         }
-        if EFFECTIVE.iter().any(|known| known.starts_with(&inside)) {
+        if has_effect_inside(&field) {
             collect(value, &field, fields);
         } else {
             fields.push(field);

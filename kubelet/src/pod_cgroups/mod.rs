@@ -186,7 +186,7 @@ impl<A: Fn() -> Vec<Arc<Pod>>> LimitKeeper<'_, A> {
                 _ = period.tick() => {}
                 () = self.cgroups.changed() => {}
             }
-            if let Err(error) = manager.update_qos(&(self.pods)()).await {
+            if let Err(error) = manager.update_qos(self.node, &(self.pods)()).await {
                 warn!(%error, "cannot update the limits of the QoS classes");
             }
         }

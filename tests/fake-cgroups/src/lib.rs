@@ -12,7 +12,7 @@ use std::{
 };
 
 use kubelet_container_manager::cgroup::{
-    CgroupConfig, CgroupError, CgroupFuture, CgroupName, CgroupState, Cgroups, Driver,
+    CgroupConfig, CgroupError, CgroupFuture, CgroupName, CgroupState, Cgroups, Driver, MemoryUsage,
 };
 use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ pub struct FakeCgroups {
     /// Those that lack a controller.
     incomplete: Mutex<BTreeSet<String>>,
     full: AtomicBool,
+    usage: Mutex<BTreeMap<String, MemoryUsage>>,
 }
 
 impl FakeCgroups {
@@ -35,6 +36,7 @@ impl FakeCgroups {
             all: Mutex::default(),
             incomplete: Mutex::default(),
             full: AtomicBool::default(),
+            usage: Mutex::default(),
         })
     }
 
@@ -68,6 +70,11 @@ impl FakeCgroups {
     /// Whether a cgroup lacks a controller.
     pub fn is_incomplete(&self, path: &str) -> bool {
         self.incomplete.lock().contains(path)
+    }
+
+    /// Sets the memory that a cgroup uses. A limit below its working set is refused.
+    pub fn use_memory(&self, path: &str, usage: MemoryUsage) {
+        self.usage.lock().insert(path.to_owned(), usage);
     }
 
     /// Whether each creation fails, because the kernel has no room for more cgroups.
@@ -138,11 +145,19 @@ impl Cgroups for FakeCgroups {
             let Some(known) = all.get_mut(&path) else {
                 return Err(failed(&path, io::ErrorKind::NotFound));
             };
+            let used = self.usage.lock().get(&path).copied().unwrap_or_default();
+            if config
+                .memory
+                .is_some_and(|limit| (0..used.working_set).contains(&limit))
+            {
+                return Err(failed(&path, io::ErrorKind::ResourceBusy));
+            }
             known.cpu_shares = config.cpu_shares.or(known.cpu_shares);
             known.cpu_quota = config.cpu_quota.or(known.cpu_quota);
             known.cpu_period = config.cpu_period.or(known.cpu_period);
             known.memory = config.memory.or(known.memory);
             known.pids = config.pids.or(known.pids);
+            known.unified.extend(config.unified.clone());
             Ok(())
         })
     }
@@ -153,6 +168,11 @@ impl Cgroups for FakeCgroups {
             let known = self.config(&path);
             known.ok_or_else(|| failed(&path, io::ErrorKind::NotFound))
         })
+    }
+
+    fn memory_usage<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, MemoryUsage> {
+        let usage = self.usage.lock().get(&name.to_string()).copied();
+        Box::pin(async move { Ok(usage.unwrap_or_default()) })
     }
 
     fn remove<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, ()> {

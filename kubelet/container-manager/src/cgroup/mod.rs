@@ -9,6 +9,7 @@ mod hierarchy;
 mod limits;
 mod name;
 mod systemd;
+mod usage;
 
 use std::{
     io,
@@ -26,6 +27,7 @@ use self::hierarchy::Hierarchy;
 pub use self::{
     config::CgroupConfig,
     name::{CgroupName, Driver},
+    usage::MemoryUsage,
 };
 
 /// A failed operation on a cgroup.
@@ -137,6 +139,9 @@ pub trait Cgroups: Collector {
 
     /// The CPU and memory limits of a cgroup that are in force.
     fn limits<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, CgroupConfig>;
+
+    /// The memory that a cgroup uses.
+    fn memory_usage<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, MemoryUsage>;
 
     /// Kills the processes of a cgroup and of those below it, and removes them. Does nothing if it
     /// does not exist.
@@ -292,6 +297,10 @@ impl Cgroups for NodeCgroups {
 
     fn limits<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, CgroupConfig> {
         Box::pin(self.on_files(name, limits::read))
+    }
+
+    fn memory_usage<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, MemoryUsage> {
+        Box::pin(self.on_files(name, usage::read))
     }
 
     fn remove<'a>(&'a self, name: &'a CgroupName) -> CgroupFuture<'a, ()> {

@@ -1,6 +1,7 @@
 //! Resources of containers and sandboxes as values of cgroup files.
 
 mod huge_pages;
+mod memory_qos;
 mod oom_score;
 mod swap;
 
@@ -14,10 +15,11 @@ use kubelet_pod_spec::{
     resources::{self, Side, amount, millis},
 };
 
+pub use self::memory_qos::MemoryQos;
 pub(crate) use self::swap::may_swap;
 
 /// Options of the enforcement of resource limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResourceOptions {
     /// Whether CPU limits are enforced (`cpuCFSQuota`).
     pub cpu_cfs_quota: bool,
@@ -29,6 +31,9 @@ pub struct ResourceOptions {
     /// (`singleProcessOOMKill`). If unset, it kills the whole container where supported (cgroup
     /// v2).
     pub single_process_oom_kill: Option<bool>,
+    /// Throttling and protection of memory with cgroup v2; none without the feature gate
+    /// `MemoryQoS`.
+    pub memory_qos: Option<MemoryQos>,
 }
 
 impl Default for ResourceOptions {
@@ -39,6 +44,7 @@ impl Default for ResourceOptions {
             cpu_cfs_quota_period: Duration::from_millis(100),
             swap_behavior: SwapBehavior::NoSwap,
             single_process_oom_kill: None,
+            memory_qos: None,
         }
     }
 }
@@ -87,6 +93,7 @@ pub fn container_resources(
     linux.oom_score_adj = oom_score::adjustment(pod, container, rules.machine.memory);
     linux.hugepage_limits = huge_pages::limits(own, &of_pod, &rules.machine.huge_page_sizes);
     swap::configure(&mut linux, pod, own, rules);
+    memory_qos::configure(&mut linux, spec, own, rules);
     linux
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the conversion of requests and limits to values of cgroup files.
 
+use kubelet_container_manager::MemoryReservationPolicy;
 use serde_json::{Value, json};
 
 use super::*;
@@ -124,6 +125,74 @@ fn a_container_without_limits_has_the_pods() {
     assert_eq!(sandbox.cpu_quota, 200_000);
     // The pod's request is the sum of its containers' requests.
     assert_eq!(sandbox.cpu_shares, 1024);
+}
+
+#[test]
+fn memory_is_throttled_and_protected_with_memory_qos() {
+    let qos = |reservation| MemoryQos {
+        reservation,
+        throttling_factor: 0.9,
+        reserved: 2 << 30,
+    };
+    let files = |pod: &Pod, memory_qos, machine: &Machine| -> Vec<String> {
+        let options = ResourceOptions {
+            memory_qos,
+            ..ResourceOptions::default()
+        };
+        let unified = resources_with(pod, options, machine).unified;
+        let mut files: Vec<String> = ["memory.min", "memory.low", "memory.high"]
+            .into_iter()
+            .filter_map(|file| Some(format!("{file}={}", unified.get(file)?)))
+            .collect();
+        files.sort();
+        files
+    };
+    let tiered = Some(qos(MemoryReservationPolicy::Tiered));
+    let exact = json!({"cpu": "1", "memory": "1Gi"});
+    let guaranteed = one(json!({"requests": exact, "limits": exact}));
+    let between = one(json!({"requests": {"memory": "100Mi"}, "limits": {"memory": "200Mi"}}));
+    let requested = one(json!({"requests": {"memory": "1Gi"}}));
+    let nothing = one(json!({}));
+    // 90 % of the way to the limit, or to the 8 GiB that pods have.
+    let (to_limit, to_all) = (
+        190 << 20,
+        ((1_i64 << 30) + ((7_i64 << 30) / 10 * 9)) / 4096 * 4096,
+    );
+    for (pod, expected) in [
+        (&guaranteed, vec!["memory.min=1073741824".to_owned()]),
+        (
+            &between,
+            vec![
+                format!("memory.high={to_limit}"),
+                "memory.low=104857600".to_owned(),
+            ],
+        ),
+        (
+            &requested,
+            vec![
+                format!("memory.high={to_all}"),
+                "memory.low=1073741824".to_owned(),
+            ],
+        ),
+        (
+            &nothing,
+            vec!["memory.low=0".to_owned(), "memory.min=0".to_owned()],
+        ),
+    ] {
+        assert_eq!(files(pod, tiered, &machine()), expected);
+        assert_eq!(files(pod, None, &machine()), [""; 0]);
+        let v1 = Machine {
+            cgroup_v2: false,
+            ..machine()
+        };
+        assert_eq!(files(pod, tiered, &v1), [""; 0]);
+    }
+    let limited = one(json!({"requests": {"memory": "0"}, "limits": {"memory": "200Mi"}}));
+    let throttled = qos(MemoryReservationPolicy::None);
+    assert_eq!(
+        files(&limited, Some(throttled), &machine()),
+        ["memory.high=188743680", "memory.low=0", "memory.min=0"]
+    );
 }
 
 #[test]
