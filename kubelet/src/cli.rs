@@ -167,6 +167,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         bootstrap_kubeconfig: text("bootstrap-kubeconfig").map(PathBuf::from),
         bootstrap_checkpoint_path: text("bootstrap-checkpoint-path").map(PathBuf::from),
         bootstrap_checkpoint_key: text("bootstrap-checkpoint-key").map(PathBuf::from),
+        runtime_cgroups: text("runtime-cgroups"),
         set_kernel_tunables: switch(matches, "set-kernel-tunables", true),
         external_cloud_provider: cloud_provider(text("cloud-provider").as_deref())?,
         ..Flags::default()

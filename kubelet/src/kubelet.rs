@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
-use kubelet_container_manager::PodCgroups;
+use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
 use kubelet_host::{host_ips::HostIps, local_node::LocalNode};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
@@ -77,6 +77,7 @@ struct Shared {
     runtime: Arc<RuntimeManager>,
     cgroups: Arc<PodCgroups>,
     stats: StatsProvider,
+    system_cgroups: SystemCgroups,
     volumes: Arc<VolumeManager>,
     plugin_manager: PluginManager,
     probes: Arc<ProbeManager>,
@@ -278,6 +279,7 @@ impl Kubelet {
         let period = options.volume_stats_period;
         let analyzer = ResourceAnalyzer::new(Box::new(measured), period, events.clone());
         let kubelet = Self(Arc::new(Shared {
+            system_cgroups: SystemCgroups::new(options.system_cgroups.clone()),
             options,
             local_node,
             cri,

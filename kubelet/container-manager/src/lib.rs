@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A pod's cgroup exists before its sandbox, with the limits of its spec, until its volumes are
-//! released: what its memory-backed volumes use stays charged to it. Cgroups outside `kubepods` are
-//! never created or removed.
+//! released: what its memory-backed volumes use stays charged to it. Outside `kubepods`, only the
+//! cgroups of `kubeletCgroups` and `systemCgroups` are created, and none are removed.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod pod_cgroup;
 mod pod_cgroups;
 mod pod_config;
 mod qos;
+mod system_cgroups;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,6 +43,7 @@ pub use self::{
     },
     pod_cgroup::PodCgroup,
     pod_cgroups::PodCgroups,
+    system_cgroups::{SystemCgroupOptions, SystemCgroups},
 };
 
 /// The cgroup of all pods.

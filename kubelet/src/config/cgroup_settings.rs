@@ -1,7 +1,8 @@
 //! The options of the cgroups of pods, from the configuration.
 
 use kubelet_container_manager::{
-    ContainerManagerOptions, Enforcement, MemoryReservationPolicy, PodCgroupOptions, cgroup::Driver,
+    ContainerManagerOptions, Enforcement, MemoryReservationPolicy, PodCgroupOptions,
+    SystemCgroupOptions, cgroup::Driver,
 };
 use kubelet_pod_spec::{
     quantity,
@@ -95,6 +96,16 @@ pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
             faults.add(&field, shown, rule);
         }
     }
+    for (field, cgroup) in [
+        ("kubeletCgroups", &config.kubelet_cgroups),
+        ("systemCgroups", &config.system_cgroups),
+    ] {
+        if !cgroup.is_empty()
+            && let Err(rule) = SystemCgroupOptions::check(cgroup)
+        {
+            faults.add(field, format_args!("{cgroup:?}"), rule);
+        }
+    }
     if config.memory_reservation_policy == TIERED && !is_on(config, MEMORY_QOS) {
         faults.add(
             "memoryReservationPolicy",
@@ -113,6 +124,13 @@ pub(super) fn warnings(config: &KubeletConfiguration, is_v2: bool) -> Vec<String
                 .to_owned(),
         );
     }
+    let (own, reserved) = (&config.kubelet_cgroups, &config.kube_reserved_cgroup);
+    if !own.is_empty() && !reserved.is_empty() && !own.starts_with(reserved) {
+        warnings.push(format!(
+            "kubeletCgroups {own:?} is not within kubeReservedCgroup {reserved:?}, so the \
+             kubelet's resources do not count as kubeReserved"
+        ));
+    }
     if is_on(config, MEMORY_QOS) && !is_v2 {
         warnings.push("featureGates.MemoryQoS has no effect with cgroup v1".to_owned());
     }
@@ -125,6 +143,20 @@ fn parse_percentage(text: &str) -> Result<i64, &'static str> {
     match number.parse() {
         Ok(percent @ 0..=100) => Ok(percent),
         _ => Err(RULE),
+    }
+}
+
+/// The cgroups of the node's daemons.
+pub(super) fn system_cgroups(
+    config: &KubeletConfiguration,
+    runtime: Option<&str>,
+) -> SystemCgroupOptions {
+    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    SystemCgroupOptions {
+        kubelet: given(&config.kubelet_cgroups),
+        system: given(&config.system_cgroups),
+        runtime: runtime.and_then(given),
+        root: config.cgroup_root.clone(),
     }
 }
 
@@ -180,6 +212,45 @@ mod tests {
               featureGates.MemoryQoS to be true"
             ]
         );
+    }
+
+    #[test]
+    fn daemons_have_cgroups_below_the_root() {
+        let fields = json!({
+            "kubeletCgroups": "/daemons/kubelet", "systemCgroups": "/system", "cgroupRoot": "/"
+        });
+        let expected = SystemCgroupOptions {
+            kubelet: Some("/daemons/kubelet".to_owned()),
+            system: Some("/system".to_owned()),
+            runtime: Some("/runtime".to_owned()),
+            root: "/".to_owned(),
+        };
+        let mut config = config(fields);
+        assert_eq!(system_cgroups(&config, Some("/runtime")), expected);
+        let mut faults = Faults::default();
+        validate(&config, &mut faults);
+        assert_eq!(faults.into_list(), [""; 0]);
+        for (kubelet, reserved, count) in [("/a/k", "/a", 0), ("/k", "", 0), ("/k", "/a", 1)] {
+            (config.kubelet_cgroups, config.kube_reserved_cgroup) =
+                (kubelet.into(), reserved.into());
+            assert_eq!(warnings(&config, true).len(), count, "{kubelet} {reserved}");
+        }
+        (config.kubelet_cgroups, config.system_cgroups) = ("/../a".into(), "/".into());
+        let mut faults = Faults::default();
+        validate(&config, &mut faults);
+        assert_eq!(
+            faults.into_list(),
+            [
+                "kubeletCgroups: invalid value \"/../a\": must be the path of a cgroup below the root",
+                "systemCgroups: invalid value \"/\": must be the path of a cgroup below the root",
+            ]
+        );
+        let none = SystemCgroupOptions {
+            root: "/".to_owned(),
+            ..SystemCgroupOptions::default()
+        };
+        (config.kubelet_cgroups, config.system_cgroups) = (String::new(), String::new());
+        assert_eq!(system_cgroups(&config, None), none);
     }
 
     #[test]

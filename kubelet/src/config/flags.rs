@@ -35,6 +35,8 @@ pub struct Flags {
     pub bootstrap_checkpoint_key: Option<PathBuf>,
     /// `--node-labels`.
     pub node_labels: BTreeMap<String, String>,
+    /// `--runtime-cgroups`.
+    pub runtime_cgroups: Option<String>,
     /// `--set-kernel-tunables`.
     pub set_kernel_tunables: bool,
     /// `--cloud-provider=external`.

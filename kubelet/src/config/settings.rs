@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::{
     capacity_settings::capacity,
-    cgroup_settings::{self, cgroups, memory_qos},
+    cgroup_settings::{self, cgroups, memory_qos, system_cgroups},
     cluster,
     configuration_file::{drop_in, drop_ins, main_file, merge},
     flags::Flags,
@@ -236,6 +236,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
             seccomp_default: config.seccomp_default == Some(true),
         },
         cgroups: cgroups(config),
+        system_cgroups: system_cgroups(config, flags.runtime_cgroups.as_deref()),
         capacity: capacity(config),
         sync_frequency: span(config.sync_frequency),
         max_container_restart_period: config

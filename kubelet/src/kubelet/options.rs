@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use kubelet_container_manager::SystemCgroupOptions;
 use kubelet_cri_client::CriOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
@@ -26,6 +27,8 @@ pub struct KubeletOptions {
     /// The cgroups of pods; none if the runtime chooses where it creates those of containers
     /// (`cgroupsPerQOS` is false).
     pub cgroups: Option<CgroupOptions>,
+    /// The cgroups of the node's daemons.
+    pub system_cgroups: SystemCgroupOptions,
     /// The node's capacity for pods.
     pub capacity: CapacityOptions,
     /// How often a pod without changes is synced (`syncFrequency`).
@@ -56,6 +59,7 @@ impl Default for KubeletOptions {
             cri: CriOptions::default(),
             runtime: RuntimeOptions::default(),
             cgroups: None,
+            system_cgroups: SystemCgroupOptions::default(),
             capacity: CapacityOptions::default(),
             sync_frequency: Duration::from_secs(60),
             max_container_restart_period: Duration::from_secs(300),

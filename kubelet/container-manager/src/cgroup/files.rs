@@ -28,7 +28,10 @@ const FIRST_WAIT: Duration = Duration::from_millis(10);
 /// Lists the processes of a cgroup.
 const PROCS: &CStr = c"cgroup.procs";
 
-fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+pub(super) fn file_error(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> CgroupError {
     let path = path.to_owned();
     move |source| CgroupError::File {
         action,

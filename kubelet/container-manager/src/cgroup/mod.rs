@@ -8,6 +8,7 @@ mod files;
 mod hierarchy;
 mod limits;
 mod name;
+pub(crate) mod processes;
 mod systemd;
 mod usage;
 
@@ -23,7 +24,7 @@ use kubelet_metrics::{Collector, DEFAULT_BUCKETS, Exposition, Family, Histogram}
 use tokio::time::Instant;
 use tracing::warn;
 
-use self::hierarchy::Hierarchy;
+pub(crate) use self::hierarchy::Hierarchy;
 pub use self::{
     config::CgroupConfig,
     name::{CgroupName, Driver},
@@ -57,6 +58,14 @@ pub enum CgroupError {
         name: CgroupName,
         /// The controllers.
         missing: Vec<String>,
+    },
+    /// A process without one cgroup, with cgroup v1.
+    #[error("the process is in the cgroup {cpu} for CPU and in {memory} for memory")]
+    Different {
+        /// Its cgroup of CPU.
+        cpu: String,
+        /// Its cgroup of memory.
+        memory: String,
     },
     /// A failed operation on a file or directory.
     #[error("cannot {action} {}: {source}", path.display())]
