@@ -15,7 +15,7 @@ use kube::Client;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
-use kubelet_host::{host_ips::HostIps, local_node::LocalNode};
+use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
@@ -77,7 +77,7 @@ struct Shared {
     runtime: Arc<RuntimeManager>,
     cgroups: Arc<PodCgroups>,
     stats: StatsProvider,
-    system_cgroups: SystemCgroups,
+    system_cgroups: Arc<SystemCgroups>,
     volumes: Arc<VolumeManager>,
     plugin_manager: PluginManager,
     probes: Arc<ProbeManager>,
@@ -263,10 +263,14 @@ impl Kubelet {
             options.max_container_restart_period,
             cancel.clone(),
         ));
+        let system_cgroups = SystemCgroups::new(options.system_cgroups.clone());
+        let system_cgroups = Arc::new(system_cgroups);
         let subjects = Arc::new(NodeSubjects {
             pods: Arc::clone(&pods),
             cache: Arc::clone(&cache),
             cgroups: Arc::clone(&cgroups),
+            system_cgroups: Arc::clone(&system_cgroups),
+            started_at: i64::try_from(clock::now().as_nanosecond()).unwrap_or_default(),
         });
         let stats = StatsProvider::new(subjects, cri.clone(), &local_node.root_dir);
         let measured = MeasuredPods {
@@ -279,7 +283,7 @@ impl Kubelet {
         let period = options.volume_stats_period;
         let analyzer = ResourceAnalyzer::new(Box::new(measured), period, events.clone());
         let kubelet = Self(Arc::new(Shared {
-            system_cgroups: SystemCgroups::new(options.system_cgroups.clone()),
+            system_cgroups,
             options,
             local_node,
             cri,

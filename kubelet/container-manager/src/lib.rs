@@ -148,11 +148,11 @@ impl ContainerManager {
         &self.pods
     }
 
-    /// The paths of the cgroups of all pods, of the burstable and of the best-effort ones, below the
-    /// root of a hierarchy.
-    pub fn paths_of_pods(&self) -> [Option<String>; 3] {
+    /// The paths of the cgroups of the burstable and of the best-effort pods below the root of a
+    /// hierarchy.
+    pub fn paths_of_classes(&self) -> [Option<String>; 2] {
         let driver = self.cgroups.driver();
-        [&self.pods, &self.burstable, &self.best_effort].map(|name| name.path(driver).ok())
+        [&self.burstable, &self.best_effort].map(|name| name.path(driver).ok())
     }
 
     /// Enforces the reservations of the node's daemons. Returns the outcome for each cgroup.

@@ -66,7 +66,7 @@ pub(super) fn cgroups(config: &KubeletConfiguration) -> Option<CgroupOptions> {
 
 /// How requested memory is protected; none without the feature gate.
 fn memory_reservation(config: &KubeletConfiguration) -> Option<MemoryReservationPolicy> {
-    is_on(config, MEMORY_QOS).then(|| match config.memory_reservation_policy.as_str() {
+    is_on(config, MEMORY_QOS).then_some(match config.memory_reservation_policy.as_str() {
         TIERED => MemoryReservationPolicy::Tiered,
         _ => MemoryReservationPolicy::None,
     })

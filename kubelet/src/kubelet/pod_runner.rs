@@ -149,7 +149,7 @@ impl PodRunner {
             parts.volumes.run(cancel.clone()),
             Box::pin(parts.analyzer.run(cancel.clone())),
             Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
-            cancel.run_until_cancelled(parts.system_cgroups.run()),
+            Box::pin(cancel.run_until_cancelled(parts.system_cgroups.run())),
             sync_loop.run(inputs, cancel.clone()),
             allocator.run(cancel.clone()),
         );

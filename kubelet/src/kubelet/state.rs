@@ -1,6 +1,6 @@
 //! State of a running kubelet for other parts.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness, running_pods::running_pods};
@@ -69,14 +69,6 @@ impl Kubelet {
     /// The runtime's pods cannot be listed.
     pub async fn running_pods(&self) -> Result<Vec<Pod>, KubeletError> {
         Ok(running_pods(&self.0.cri).await?)
-    }
-
-    /// The cgroups of upstream's system containers, by their names in `/stats/summary`: `kubelet`,
-    /// `runtime`, `misc` and `pods`, as paths of the cgroup file system. Those that are unknown are
-    /// left out. Reads a file of `/proc`: briefly blocking.
-    pub fn system_containers(&self) -> BTreeMap<&'static str, String> {
-        let manager = self.0.cgroups.manager();
-        self.0.system_cgroups.paths(manager)
     }
 
     /// Whether the kubelet is healthy, for `/healthz`.

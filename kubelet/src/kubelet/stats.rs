@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kubelet_container_manager::PodCgroups;
+use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_stats::{CgroupSubject, PodSubject, Subjects, SystemContainer};
 
@@ -14,6 +14,9 @@ pub(super) struct NodeSubjects {
     pub(super) pods: Arc<PodManager>,
     pub(super) cache: Arc<PodCache>,
     pub(super) cgroups: Arc<PodCgroups>,
+    pub(super) system_cgroups: Arc<SystemCgroups>,
+    /// When the kubelet was started, in nanoseconds since the epoch.
+    pub(super) started_at: i64,
 }
 
 impl Subjects for NodeSubjects {
@@ -32,20 +35,28 @@ impl Subjects for NodeSubjects {
     }
 
     fn cgroups(&self) -> Vec<CgroupSubject> {
-        let Some(manager) = self.cgroups.manager() else {
-            return Vec::new();
-        };
-        let kinds = [Some(SystemContainer::Pods), None, None];
-        let paths = manager.paths_of_pods().into_iter();
-        paths
-            .zip(kinds)
-            .filter_map(|(path, system_container)| {
-                Some(CgroupSubject {
-                    path: path?,
-                    system_container,
-                    started_at: 0,
-                })
-            })
-            .collect()
+        let manager = self.cgroups.manager();
+        let system = self.system_cgroups.paths(manager);
+        let mut subjects = Vec::new();
+        for kind in SystemContainer::ALL {
+            let Some(path) = system.get(kind.as_str()) else {
+                continue;
+            };
+            subjects.push(CgroupSubject {
+                path: path.clone(),
+                system_container: Some(kind),
+                started_at: match kind {
+                    SystemContainer::Kubelet => self.started_at,
+                    _ => 0,
+                },
+            });
+        }
+        let classes = manager.into_iter().flat_map(|it| it.paths_of_classes());
+        subjects.extend(classes.flatten().map(|path| CgroupSubject {
+            path,
+            system_container: None,
+            started_at: 0,
+        }));
+        subjects
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     collector::Collector,
     file_systems::{ImageFileSystems, WritableLayer, writable_layers},
     runtime,
-    subjects::{CgroupSubject, Depth, PodSubject, Subjects},
+    subjects::{Depth, PodSubject, Subjects},
     usage::{CgroupStats, NodeStats, PodStats},
 };
 
@@ -126,8 +126,7 @@ impl StatsProvider {
         if depth == Depth::Everything {
             self.ask_runtime(&mut state).await;
         }
-        let pods = self.subjects.pods();
-        let cgroups = self.subjects.cgroups();
+        let subjects = Arc::clone(&self.subjects);
         let from_runtime = state.runtime.clone();
         let root_dir = self.root_dir.clone();
         // The lock is held for as long as the work takes, so that hung files cost one thread.
@@ -136,7 +135,7 @@ impl StatsProvider {
                 .collector
                 .take()
                 .unwrap_or_else(|| Collector::new(Path::new(PROC)));
-            let measured = measure(&mut collector, depth, &root_dir, pods, cgroups);
+            let measured = measure(&mut collector, depth, &root_dir, &*subjects);
             state.collector = Some(collector);
             (state, measured)
         });
@@ -227,9 +226,9 @@ fn measure(
     collector: &mut Collector,
     depth: Depth,
     root_dir: &Path,
-    mut subjects: Vec<PodSubject>,
-    cgroups: Vec<CgroupSubject>,
+    subjects: &dyn Subjects,
 ) -> Result<Measured, StatsError> {
+    let (mut subjects, cgroups) = (subjects.pods(), subjects.cgroups());
     collector.retain(&subjects, &cgroups);
     let failed = |what| move |source| StatsError::Node { what, source };
     let node = collector.node(depth);
@@ -275,6 +274,7 @@ mod tests {
     use fake_runtime::{FakeRuntime, Fault, Times};
 
     use super::*;
+    use crate::subjects::CgroupSubject;
 
     #[derive(Debug)]
     struct Nothing;

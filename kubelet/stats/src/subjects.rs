@@ -28,6 +28,9 @@ pub enum SystemContainer {
 }
 
 impl SystemContainer {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Kubelet, Self::Runtime, Self::Misc, Self::Pods];
+
     /// The name.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -66,6 +69,6 @@ pub trait Subjects: fmt::Debug + Send + Sync {
     /// The pods of the node.
     fn pods(&self) -> Vec<PodSubject>;
 
-    /// The cgroups beside those of pods.
+    /// The cgroups beside those of pods; briefly blocking.
     fn cgroups(&self) -> Vec<CgroupSubject>;
 }

@@ -1,5 +1,7 @@
 //! What the metrics are about.
 
+use std::collections::HashSet;
+
 use cgroup_stats::Interface;
 use kubelet_metrics::Labels;
 use kubelet_pod_spec::identity;
@@ -54,7 +56,9 @@ impl Names<'_> {
 /// The node, its cgroups, and the pods.
 pub(super) fn of(stats: &NodeStats) -> Vec<Row<'_>> {
     let mut rows = vec![root(stats)];
-    for cgroup in &stats.cgroups {
+    // Daemons may share a cgroup, or be in the root.
+    let mut ids = HashSet::from(["/"]);
+    for cgroup in stats.cgroups.iter().filter(|it| ids.insert(&it.path)) {
         let names = Names {
             id: &cgroup.path,
             ..Names::default()
