@@ -15,7 +15,7 @@ use kube::Client;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
-use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode};
+use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode, machine::Machine};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
@@ -34,7 +34,7 @@ use self::{options::KubeletOptions, pod_runner::PodRunner, stats::NodeSubjects};
 use crate::{
     lifecycle::{Admission, NodeFacts, NodeSource},
     measured_pods::MeasuredPods,
-    node::shutdown::NodeShutdown,
+    node::{capacity, shutdown::NodeShutdown},
     oom_watcher::OomWatcher,
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
@@ -194,9 +194,14 @@ impl Kubelet {
             Arc::new(MirrorPods::new(client, name, objects, pods))
         });
         let cgroups = Arc::<PodCgroups>::default();
+        let machine = Machine::read();
+        let capacity = capacity::read(&machine, &local_node.root_dir, &options.capacity);
+        let allocatable = Arc::new(capacity::allocatable(&capacity, &options.capacity));
         let runtime = Arc::new(RuntimeManager::new(RuntimeParts {
             cri: cri.clone(),
             node: Arc::clone(&local_node),
+            machine,
+            allocatable: Arc::clone(&allocatable),
             options: options.runtime.clone(),
             host_ips,
             objects: Arc::clone(&objects),
@@ -204,12 +209,7 @@ impl Kubelet {
             cgroups: Arc::clone(&cgroups),
             events: events.clone(),
         }));
-        let facts = NodeFacts::standalone(
-            &local_node,
-            &options.node_labels,
-            &options.capacity,
-            runtime.machine(),
-        );
+        let facts = NodeFacts::standalone(&local_node, &options.node_labels, &allocatable);
         let node = Arc::new(NodeSource::new(facts, node_object.clone(), last_node));
         let csi_node = client
             .clone()
@@ -220,7 +220,7 @@ impl Kubelet {
             node_name: local_node.name.clone(),
             selinux: local_node.selinux.clone(),
             objects,
-            machine: Arc::new(runtime.machine().clone()),
+            allocatable,
             events: events.clone(),
         };
         let csi_drivers = Arc::<DriverStore>::default();

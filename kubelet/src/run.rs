@@ -6,6 +6,7 @@ use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_cri_client::{CriClient, CriError, CriOptions};
 use kubelet_host::{
     kernel_tunables::{self, ProtectedTunables},
+    machine::Machine,
     selinux, version,
 };
 use kubelet_server::{ClusterDependencies, ServerError, Servers};
@@ -21,6 +22,7 @@ use crate::{
     config::settings::Settings,
     host,
     kubelet::{Kubelet, KubeletError, KubeletParts, pod_runner::PodRunner},
+    node::capacity::{self, OverReserved},
     root_dir::{RootDirError, RootDirLock},
     run_once::RunOnceResult,
     sources::{
@@ -59,6 +61,9 @@ pub enum RunError {
         .0.join(", ")
     )]
     SwapOn(Vec<String>),
+    /// More is reserved than the node has.
+    #[error(transparent)]
+    OverReserved(#[from] OverReserved),
     /// Kernel tunables differ, and `protectKernelDefaults` is true.
     #[error(transparent)]
     Tunables(#[from] ProtectedTunables),
@@ -107,6 +112,9 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
     cancel_on_signals(&cancel)?;
     let _lock = RootDirLock::acquire(&options.node.root_dir)?;
+    let machine = Machine::read();
+    let capacity = capacity::read(&machine, &options.node.root_dir, &options.capacity);
+    capacity::check(&capacity, &options.capacity)?;
     if options.node.selinux.is_some() {
         selinux::label_plugin_dirs(&options.node.root_dir);
     }

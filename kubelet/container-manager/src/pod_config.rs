@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::PodSpec;
 use kubelet_pod_spec::{
     cpu::{self, MIN_SHARES},
     huge_pages,
     qos::QosClass,
-    resources::{self, Amounts, Side, amount, millis, units},
+    resources::{self, Amounts, millis, units},
 };
 
 use crate::{PodCgroupOptions, cgroup::CgroupConfig, options::MemoryReservationPolicy};
@@ -16,11 +16,11 @@ use crate::{PodCgroupOptions, cgroup::CgroupConfig, options::MemoryReservationPo
 /// or its pod-level ones. A resource is limited only if no container may use it without limit.
 pub(crate) fn of_pod(spec: &PodSpec, options: &PodCgroupOptions, is_v2: bool) -> CgroupConfig {
     let requests = resources::requests(spec);
-    let limits = limits(spec);
     let class = QosClass::of(spec);
     let request = |name: &str| requests.get(name).copied().unwrap_or_default();
-    let limit = |name: &str| limits.get(name).copied().unwrap_or_default();
-    let is_limited = |name: &str| class == QosClass::Guaranteed || is_limited(spec, name);
+    let limit = |name: &str| resources::limit(spec, name);
+    let is_limited =
+        |name: &str| class == QosClass::Guaranteed || resources::is_limited(spec, name);
     let mut config = CgroupConfig {
         cpu_shares: Some(cpu::shares(millis(request("cpu")))),
         pids: options.pids_limit,
@@ -55,29 +55,6 @@ pub(crate) fn of_pod(spec: &PodSpec, options: &PodCgroupOptions, is_v2: bool) ->
 }
 
 const NO_LIMIT: i64 = -1;
-
-/// The pod's limits, with its overhead for those that there are.
-fn limits(spec: &PodSpec) -> Amounts {
-    let mut limits = resources::of_pod(spec, Side::Limits);
-    for (name, limit) in limits.iter_mut().filter(|(_, limit)| **limit != 0) {
-        *limit += amount(spec.overhead.as_ref(), name);
-    }
-    limits
-}
-
-/// Whether the pod, or each of its containers, limits a resource.
-fn is_limited(spec: &PodSpec, name: &str) -> bool {
-    let own = spec.resources.as_ref();
-    if amount(own.and_then(|own| own.limits.as_ref()), name) != 0 {
-        return true;
-    }
-    let limits = |container: &Container| {
-        let own = container.resources.as_ref();
-        amount(own.and_then(|own| own.limits.as_ref()), name) != 0
-    };
-    let init = spec.init_containers.iter().flatten();
-    spec.containers.iter().chain(init).all(limits)
-}
 
 /// The bytes of huge pages by page size.
 fn page_limits(requests: &Amounts) -> BTreeMap<u64, u64> {

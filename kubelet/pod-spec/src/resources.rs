@@ -109,6 +109,29 @@ pub fn requests(spec: &PodSpec) -> Amounts {
     total
 }
 
+/// The pod's limit of a resource, including its overhead if there is one. It bounds the pod only if
+/// the resource [is limited](is_limited).
+pub fn limit(spec: &PodSpec, name: &str) -> i128 {
+    match of_pod(spec, Side::Limits).get(name).copied() {
+        None | Some(0) => 0,
+        Some(limit) => limit.saturating_add(amount(spec.overhead.as_ref(), name)),
+    }
+}
+
+/// Whether the pod, or each of its containers, limits a resource.
+pub fn is_limited(spec: &PodSpec, name: &str) -> bool {
+    let own = spec.resources.as_ref();
+    if amount(own.and_then(|own| own.limits.as_ref()), name) != 0 {
+        return true;
+    }
+    let limits = |container: &Container| {
+        let own = container.resources.as_ref();
+        amount(own.and_then(|own| own.limits.as_ref()), name) != 0
+    };
+    let init = spec.init_containers.iter().flatten();
+    spec.containers.iter().chain(init).all(limits)
+}
+
 /// The amounts of a list; invalid quantities are left out.
 pub fn amounts(list: &ResourceList) -> Amounts {
     list.iter()

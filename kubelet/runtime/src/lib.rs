@@ -39,6 +39,7 @@ use kubelet_container_manager::PodCgroups;
 use kubelet_cri_client::CriClient;
 use kubelet_host::{host_ips::HostIps, local_node::LocalNode, machine::Machine};
 use kubelet_image::{ImageManager, ImageOptions};
+use kubelet_pod_spec::resources::ResourceList;
 use kubelet_prober::results::ProbeResults;
 
 use self::{
@@ -88,6 +89,8 @@ pub struct RuntimeManager {
     name: OnceLock<String>,
     seccomp_root: PathBuf,
     machine: Machine,
+    /// What the node has without an API server.
+    allocatable: Arc<ResourceList>,
     user_namespaces: UserNamespaces,
     grants: PodGrants,
     terminations: Terminations,
@@ -101,6 +104,10 @@ pub struct RuntimeParts {
     pub cri: CriClient,
     /// The node.
     pub node: Arc<LocalNode>,
+    /// Properties of the machine.
+    pub machine: Machine,
+    /// The allocatable resources of the node without an API server.
+    pub allocatable: Arc<ResourceList>,
     /// Options of the manager.
     pub options: RuntimeOptions,
     /// The node's IP addresses.
@@ -121,6 +128,8 @@ impl RuntimeManager {
         let RuntimeParts {
             cri,
             node,
+            machine,
+            allocatable,
             options,
             host_ips,
             objects,
@@ -139,7 +148,8 @@ impl RuntimeManager {
             probes,
             name: OnceLock::new(),
             seccomp_root: node.root_dir.join("seccomp"),
-            machine: Machine::read(),
+            machine,
+            allocatable,
             user_namespaces: UserNamespaces::default(),
             grants: PodGrants::default(),
             terminations: Terminations::default(),

@@ -151,8 +151,7 @@ impl RuntimeManager {
         let sources = EnvSources {
             objects: self.objects(),
             volumes: pod_context.volumes,
-            machine: &self.machine,
-            root_dir: &self.node.root_dir,
+            allocatable: &self.allocatable,
         };
         let variables = env::environment(pod, container, &placement, sources).await?;
         let mounts = Arc::new(MountParts {

@@ -10,11 +10,11 @@ use std::{
 
 use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
-use kubelet_host::{local_node::LocalNode, machine::Machine};
+use kubelet_host::local_node::LocalNode;
 use kubelet_pod_spec::resources::{self, Amounts};
 use tokio::sync::watch;
 
-use crate::node::capacity::{self, CapacityOptions};
+use crate::node::capacity::Quantities;
 
 /// Labels of every node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -99,12 +99,11 @@ pub struct NodeFacts {
 
 impl NodeFacts {
     /// Facts without a node object: the standard and configured labels, and the allocatable that
-    /// the object would have. Reads the file system of the pods: briefly blocking.
+    /// the object would have.
     pub fn standalone(
         node: &LocalNode,
         labels: &BTreeMap<String, String>,
-        options: &CapacityOptions,
-        machine: &Machine,
+        allocatable: &Quantities,
     ) -> Self {
         let arch = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -112,8 +111,6 @@ impl NodeFacts {
             other => other,
         };
         let own = [(HOSTNAME, node.name.as_str()), (OS, "linux"), (ARCH, arch)];
-        let capacity = capacity::read(machine, &node.root_dir, options);
-        let allocatable = capacity::allocatable(&capacity, options);
         Self {
             name: node.name.clone(),
             labels: own
@@ -122,7 +119,7 @@ impl NodeFacts {
                 .chain(labels.clone())
                 .collect(),
             taints: Vec::new(),
-            allocatable: resources::amounts(&allocatable),
+            allocatable: resources::amounts(allocatable),
             has_group_policies: false,
         }
     }
@@ -144,8 +141,15 @@ impl NodeFacts {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use kubelet_host::machine::Machine;
+
     use super::*;
-    use crate::config::reservation::reservation;
+    use crate::{
+        config::reservation::reservation,
+        node::capacity::{self, CapacityOptions},
+    };
 
     #[test]
     fn a_node_without_an_object_gives_pods_what_its_object_would_say() {
@@ -165,8 +169,9 @@ mod tests {
             memory: 4 << 30,
             ..Machine::default()
         };
-        let facts =
-            NodeFacts::standalone(&LocalNode::default(), &BTreeMap::new(), &options, &machine);
+        let capacity = capacity::read(&machine, Path::new("/"), &options);
+        let allocatable = capacity::allocatable(&capacity, &options);
+        let facts = NodeFacts::standalone(&LocalNode::default(), &BTreeMap::new(), &allocatable);
         let units = |name: &str| resources::units(facts.allocatable[name]);
         assert_eq!(resources::millis(facts.allocatable["cpu"]), 1250);
         assert_eq!(units("memory"), (3 << 30) - (100 << 20));

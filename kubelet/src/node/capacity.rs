@@ -114,9 +114,39 @@ pub fn allocatable(capacity: &Quantities, options: &CapacityOptions) -> Quantiti
         .collect()
 }
 
+/// More is reserved than the node has.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "systemReserved, kubeReserved and evictionHard together reserve more than the node has: {}",
+    .0.join(", ")
+)]
+pub struct OverReserved(Vec<String>);
+
+/// Checks that no more is reserved than the node has.
+///
+/// # Errors
+/// The resources that it has too little of.
+pub fn check(capacity: &Quantities, options: &CapacityOptions) -> Result<(), OverReserved> {
+    let over: Vec<String> = capacity
+        .iter()
+        .filter_map(|(name, quantity)| {
+            let whole = quantity::parse(&quantity.0).unwrap_or_default();
+            let reserved = options.reservation.amount(name, whole);
+            let shown = |amount| quantity::format(name, amount);
+            (reserved > whole).then(|| format!("{} of {} {name}", shown(reserved), shown(whole)))
+        })
+        .collect();
+    if over.is_empty() {
+        Ok(())
+    } else {
+        Err(OverReserved(over))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::reservation::Threshold;
 
     fn quantities(pairs: &[(&str, &str)]) -> Quantities {
         pairs
@@ -163,6 +193,29 @@ mod tests {
                 ("hugepages-2Mi", "0"),
                 ("example.com/gpu", "3")
             ])
+        );
+    }
+
+    #[test]
+    fn no_more_can_be_reserved_than_there_is() {
+        let capacity = quantities(&[("cpu", "2"), ("memory", "1Gi"), ("pods", "110")]);
+        let options = |cpu: i128, memory: i128| CapacityOptions {
+            reservation: Reservation {
+                amounts: [
+                    ("cpu".to_owned(), cpu * NANOS),
+                    ("memory".to_owned(), (memory << 20) * NANOS),
+                ]
+                .into(),
+                memory: Threshold::Amount((100 << 20) * NANOS),
+                ..Reservation::default()
+            },
+            ..CapacityOptions::default()
+        };
+        check(&capacity, &options(2, 924)).unwrap();
+        let error = check(&capacity, &options(3, 925)).unwrap_err().to_string();
+        assert!(
+            error.ends_with(": 3 of 2 cpu, 1025Mi of 1Gi memory"),
+            "{error}"
         );
     }
 

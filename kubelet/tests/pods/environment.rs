@@ -3,6 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use fake_runtime::FakeRuntime;
+use kubelet::config::reservation::reservation;
+use kubelet_host::machine::Machine;
 use serde_json::{Value, json};
 
 use crate::{
@@ -33,6 +35,21 @@ fn message(kubelet: &Running, name: &str) -> String {
     let state = kubelet.container(name).state.unwrap_or_default();
     let waiting = state.waiting.unwrap_or_default();
     waiting.message.unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_limit_a_variable_has_what_pods_can_use() {
+    let node = Node::new();
+    let cpus = Machine::read().cpus;
+    let config = json!({"systemReserved": {"cpu": format!("{}m", cpus * 1000 - 500)}});
+    let mut options = node.options();
+    options.capacity.reservation = reservation(&serde_json::from_value(config).unwrap());
+    let kubelet = node.start_with(options);
+    let from = json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}});
+    let spec = spec(json!({"env": [{"name": "CPU", "valueFrom": from}]}));
+    kubelet.add(pod("web", "u1", spec)).await;
+    kubelet.until_phase("web", "Running", 120 * SECOND).await;
+    assert_eq!(environment(&node.runtime)["CPU"], "500");
 }
 
 #[tokio::test(start_paused = true)]

@@ -105,8 +105,7 @@ async fn resource_value(
     }) else {
         return Err("resourceFieldRef: containerName is required for volumes".to_owned());
     };
-    let (objects, root_dir) = (&*host.objects, &host.root_dir);
-    let allocatable = allocatable(&host.machine, objects, root_dir).await;
+    let allocatable = allocatable(&host.allocatable, &*host.objects).await;
     let allocatable = allocatable.map_err(|error| error.to_string())?;
     resource_field_ref::value(selector, spec, container, &allocatable)
         .map_err(|error| error.to_string())

@@ -8,9 +8,9 @@ use std::{
 };
 
 use futures::future::FutureExt as _;
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
 use kubelet_host::mount_info;
-use kubelet_pod_spec::{resources, restart_rules};
+use kubelet_pod_spec::resources;
 
 use super::{
     VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, ownership,
@@ -133,35 +133,13 @@ impl Medium {
 
 /// The smallest of the limits of the volume, the pod and the node.
 pub(super) fn memory_size(pod: &Pod, limit: Option<i64>, node: i64) -> i64 {
-    let pod = pod.spec.as_ref().and_then(memory_limit);
+    let spec = pod.spec.as_ref();
+    let limit_of_pod = |spec| resources::units(resources::limit(spec, "memory"));
+    let pod = spec
+        .filter(|spec| resources::is_limited(spec, "memory"))
+        .map(limit_of_pod);
     let limits = [pod, limit].into_iter().flatten();
     limits.filter(|limit| *limit > 0).fold(node, i64::min)
-}
-
-/// The memory limit of a pod: its own, or else that of its containers together; `None` if one of
-/// these has no limit.
-fn memory_limit(spec: &PodSpec) -> Option<i64> {
-    let of = |resources: Option<&ResourceRequirements>| {
-        let limit = resources?.limits.as_ref()?.get("memory")?;
-        resources::quantity_units(limit)
-    };
-    if let Some(limit) = of(spec.resources.as_ref()) {
-        return Some(limit);
-    }
-    let mut together: i64 = 0;
-    for container in &spec.containers {
-        together = together.saturating_add(of(container.resources.as_ref())?);
-    }
-    let mut alone = 0;
-    for container in spec.init_containers.iter().flatten() {
-        let limit = of(container.resources.as_ref())?;
-        if restart_rules::is_sidecar(container) {
-            together = together.saturating_add(limit);
-        } else {
-            alone = limit.max(alone);
-        }
-    }
-    Some(together.max(alone))
 }
 
 /// Creates the directory, accessible to everyone, and mounts its medium.
@@ -220,8 +198,8 @@ fn mark(marker: &Path) -> Result<(), VolumeError> {
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
-    use kubelet_host::machine::Machine;
     use kubelet_pod_spec::identity::PodUid;
     use serde_json::{Value, json};
 
@@ -239,10 +217,9 @@ mod tests {
                     node_name: "node".to_owned(),
                     selinux: None,
                     objects: std::sync::Arc::new(NoObjects),
-                    machine: std::sync::Arc::new(Machine {
-                        memory: 1 << 30,
-                        ..Machine::default()
-                    }),
+                    allocatable: std::sync::Arc::new(
+                        [("memory".to_owned(), Quantity("1Gi".to_owned()))].into(),
+                    ),
                     events: EventRecorder::default(),
                 },
             }
@@ -344,6 +321,15 @@ mod tests {
         );
         let mut init = two;
         init["initContainers"] = json!([limited("400")]);
-        assert_eq!(size(init, None), 400);
+        assert_eq!(size(init.clone(), None), 400);
+        // An init container runs beside the sidecars before it, and the pod has overhead.
+        let mut sidecar = limited("100");
+        sidecar["restartPolicy"] = json!("Always");
+        init["initContainers"] = json!([sidecar, limited("400")]);
+        assert_eq!(size(init.clone(), None), 500);
+        init["overhead"] = json!({"memory": "7"});
+        assert_eq!(size(init.clone(), None), 507);
+        init["resources"] = json!({"limits": {"memory": "600"}});
+        assert_eq!(size(init, None), 607);
     }
 }

@@ -8,11 +8,14 @@ use std::{
 use kubelet_api_client::{allocatable::allocatable, events::EventRecorder, objects::Objects};
 use kubelet_host::{
     bounded_io::{self, IoPermit},
-    machine::Machine,
     repeatable,
     selinux::SeLinux,
 };
-use kubelet_pod_spec::{directory, identity::PodUid, resources};
+use kubelet_pod_spec::{
+    directory,
+    identity::PodUid,
+    resources::{self, ResourceList},
+};
 use tokio::task::JoinError;
 
 use super::{VolumeError, plugin::PodVolume};
@@ -29,8 +32,8 @@ pub struct VolumeHost {
     pub selinux: Option<SeLinux>,
     /// API objects: config maps, secrets, claims and tokens.
     pub objects: Arc<dyn Objects>,
-    /// Resources of the machine.
-    pub machine: Arc<Machine>,
+    /// The allocatable resources of the node without an API server.
+    pub allocatable: Arc<ResourceList>,
     /// Recorder of volume events.
     pub events: EventRecorder,
 }
@@ -53,22 +56,22 @@ impl VolumeHost {
             .join(&volume.name)
     }
 
-    /// Allocatable memory of the node in bytes; the machine's memory if the node object is not
-    /// available.
+    /// Allocatable memory of the node in bytes, also if the node object is not available.
     pub async fn allocatable_memory(&self) -> i64 {
-        let (objects, root_dir) = (&*self.objects, &self.root_dir);
-        let allocatable = allocatable(&self.machine, objects, root_dir).await.ok();
-        let memory =
-            allocatable.and_then(|amounts| resources::quantity_units(amounts.get("memory")?));
-        memory.map_or(self.machine.memory, |memory| {
-            memory.min(self.machine.memory)
-        })
+        let own = memory(&self.allocatable).unwrap_or_default();
+        let told = allocatable(&self.allocatable, &*self.objects).await.ok();
+        let told = told.and_then(|amounts| memory(&amounts));
+        told.map_or(own, |memory| memory.min(own))
     }
 
     /// Directory of a plugin's data that is not specific to a pod.
     pub fn plugin_dir(&self, plugin: &str) -> PathBuf {
         self.root_dir.join("plugins").join(plugin)
     }
+}
+
+fn memory(amounts: &ResourceList) -> Option<i64> {
+    resources::quantity_units(amounts.get("memory")?)
 }
 
 /// Runs work that blocks on files mounted from a server and may hang. The number of threads per

@@ -4,17 +4,14 @@ mod config_data;
 mod env_file;
 mod services;
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, PodSpec};
 use kubelet_api_client::{
     allocatable::allocatable,
     objects::{ObjectError, Objects},
 };
-use kubelet_host::{bounded_io, machine::Machine};
+use kubelet_host::bounded_io;
 use kubelet_pod_spec::{
     expansion::expand,
     field_ref::{self, FieldError, Placement},
@@ -99,10 +96,8 @@ pub struct EnvSources<'a> {
     pub objects: &'a dyn Objects,
     /// The pod's volumes.
     pub volumes: &'a MountedVolumes,
-    /// Properties of the machine.
-    pub machine: &'a Machine,
-    /// The kubelet's root directory, on the file system that pods fill.
-    pub root_dir: &'a Path,
+    /// The allocatable resources of the node without an API server.
+    pub allocatable: &'a ResourceList,
 }
 
 /// Names and values of a container's environment variables: those of `envFrom`, then those of
@@ -239,13 +234,11 @@ impl Scope<'_> {
     /// The allocatable resources of the node.
     async fn allocatable(&self) -> Result<ResourceList, EnvError> {
         let EnvSources {
-            machine,
+            allocatable: own,
             objects,
-            root_dir,
             ..
         } = self.sources;
-        let allocatable = allocatable(machine, objects, root_dir).await;
-        allocatable.map_err(EnvError::Node)
+        allocatable(own, objects).await.map_err(EnvError::Node)
     }
 
     async fn file_key(&self, selector: &FileKeySelector) -> Result<Option<String>, EnvError> {

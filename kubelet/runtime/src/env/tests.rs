@@ -1,5 +1,6 @@
 //! Tests of variables from all sources, and of their precedence.
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kubelet_api_client::objects::NoObjects;
 use serde_json::{Value, json};
 
@@ -20,11 +21,7 @@ async fn environment_of(container: Value) -> Result<Vec<(String, String)>, EnvEr
     let sources = EnvSources {
         objects: &NoObjects,
         volumes: &MountedVolumes::default(),
-        machine: &Machine {
-            cpus: 4,
-            ..Machine::default()
-        },
-        root_dir: Path::new("/"),
+        allocatable: &[("cpu".to_owned(), Quantity("4".to_owned()))].into(),
     };
     environment(&pod, &container, &placement, sources).await
 }

@@ -42,7 +42,7 @@ impl Node {
             node_name: self.node.name.clone(),
             selinux: None,
             objects: Arc::new(NoObjects),
-            machine: Arc::default(),
+            allocatable: Arc::default(),
             events: EventRecorder::default(),
         }
     }
