@@ -17,7 +17,7 @@ use kubelet_pod_spec::{
     identity::{self, PodUid},
     phase::Phase,
 };
-use kubelet_runtime::RuntimeManager;
+use kubelet_runtime::{RuntimeManager, resize::ResizeTrigger};
 use retry_delay::RetryDelay;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -167,10 +167,13 @@ impl SyncLoop<'_> {
         match update.operation {
             PodOperation::Add | PodOperation::Restore => self.add(update.pods, update.operation),
             PodOperation::Update | PodOperation::Delete => {
-                self.runtime.want_resizes();
+                self.runtime.want_resizes(ResizeTrigger::PodUpdated);
                 for pod in update.pods {
-                    self.pods.set(Arc::clone(&pod));
                     let uid = PodUid::of(&pod);
+                    if let Some(before) = self.pods.get(&uid) {
+                        self.runtime.count_requested_resizes(&before, &pod);
+                    }
+                    self.pods.set(Arc::clone(&pod));
                     if identity::is_mirror(&pod) {
                         self.mirrored(&pod);
                     } else if self.is_given_to_worker(&pod) {
@@ -235,7 +238,7 @@ impl SyncLoop<'_> {
     /// Adds pods. A restored pod is never rejected and preempts no other pod: both are final, and
     /// the remembered node object may be out of date. It waits until its source sends it again.
     fn add(&mut self, mut pods: Vec<Arc<Pod>>, operation: PodOperation) {
-        self.runtime.want_resizes();
+        self.runtime.want_resizes(ResizeTrigger::PodsAdded);
         // Oldest first: they are admitted first.
         pods.sort_by(|a, b| {
             let created = |pod: &Pod| pod.metadata.creation_timestamp.clone();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
 use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
+use kubelet_metrics::{Collector, Counter, Exposition, Family};
 use kubelet_prober::http::{self, HttpError, HttpGet};
 use tracing::warn;
 
@@ -41,6 +42,51 @@ pub enum HookError {
     NoAction,
 }
 
+/// What hooks count.
+#[derive(Debug)]
+pub struct HookMetrics {
+    http_fallbacks: Family<Counter, 0>,
+    interrupted_sleeps: Family<Counter, 0>,
+}
+
+impl Default for HookMetrics {
+    fn default() -> Self {
+        Self {
+            http_fallbacks: Family::counter(
+                "kubelet_lifecycle_handler_http_fallbacks_total",
+                "[ALPHA] The number of times lifecycle handlers successfully fell back to http from https.",
+                [],
+            ),
+            interrupted_sleeps: Family::counter(
+                "kubelet_sleep_action_terminated_early_total",
+                "[ALPHA] The number of times lifecycle sleep handler got terminated before it finishes",
+                [],
+            ),
+        }
+    }
+}
+
+impl Collector for HookMetrics {
+    fn collect(&self, page: &mut Exposition) {
+        self.http_fallbacks.collect(page);
+        self.interrupted_sleeps.collect(page);
+    }
+}
+
+/// A sleep that counts as interrupted if it is dropped before it is over.
+struct Sleep<'a> {
+    metrics: &'a HookMetrics,
+    is_over: bool,
+}
+
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.metrics.interrupted_sleeps.of([]).increment();
+        }
+    }
+}
+
 /// The type of the hook's action, for people.
 pub const fn kind(hook: &LifecycleHandler) -> &'static str {
     if hook.exec.is_some() {
@@ -66,6 +112,7 @@ pub async fn run(
     ip: Option<&str>,
     hook: &LifecycleHandler,
     limit: Duration,
+    metrics: &HookMetrics,
 ) -> Result<(), HookError> {
     if let Some(exec) = &hook.exec {
         let command = exec.command.clone().unwrap_or_default();
@@ -73,7 +120,12 @@ pub async fn run(
     }
     if let Some(sleep) = &hook.sleep {
         let seconds = u64::try_from(sleep.seconds).unwrap_or_default();
+        let mut sleeping = Sleep {
+            metrics,
+            is_over: false,
+        };
         tokio::time::sleep(Duration::from_secs(seconds)).await;
+        sleeping.is_over = true;
         return Ok(());
     }
     if let Some(get) = &hook.http_get {
@@ -82,7 +134,7 @@ pub async fn run(
         } else {
             limit
         };
-        return http_get(get, container, ip, limit).await;
+        return http_get(get, container, ip, limit, metrics).await;
     }
     Err(HookError::NoAction)
 }
@@ -113,6 +165,7 @@ async fn http_get(
     container: Option<&Container>,
     ip: Option<&str>,
     limit: Duration,
+    metrics: &HookMetrics,
 ) -> Result<(), HookError> {
     let host = get.host.as_deref().filter(|host| !host.is_empty()).or(ip);
     let path = get.path.as_deref().unwrap_or("/");
@@ -128,6 +181,7 @@ async fn http_get(
         let plain = http::http_get(&request.without_tls(), limit).await;
         if plain.is_ok() {
             warn!(url = %request.url(), "an HTTPS hook succeeded only over plain HTTP");
+            metrics.http_fallbacks.of([]).increment();
             answer = plain;
         }
     }
@@ -172,9 +226,15 @@ mod tests {
             port: IntOrString::String("web".to_owned()),
             ..HTTPGetAction::default()
         };
-        http_get(&get, Some(&container), Some("127.0.0.1"), LIMIT)
-            .await
-            .unwrap();
+        http_get(
+            &get,
+            Some(&container),
+            Some("127.0.0.1"),
+            LIMIT,
+            &HookMetrics::default(),
+        )
+        .await
+        .unwrap();
         let request = server.await.unwrap();
         assert!(request.starts_with("GET /stop?now HTTP/1.1"));
         assert!(request.contains("user-agent: kube-lifecycle/1.36\r\n"));
@@ -186,9 +246,15 @@ mod tests {
             port: IntOrString::Int(1),
             ..HTTPGetAction::default()
         };
-        let error = http_get(&get, None, Some("127.0.0.1"), LIMIT)
-            .await
-            .unwrap_err();
+        let error = http_get(
+            &get,
+            None,
+            Some("127.0.0.1"),
+            LIMIT,
+            &HookMetrics::default(),
+        )
+        .await
+        .unwrap_err();
         assert!(error.to_string().starts_with("GET http://127.0.0.1:1/: "));
     }
 
@@ -213,9 +279,15 @@ mod tests {
             port: IntOrString::Int(port.into()),
             ..HTTPGetAction::default()
         };
-        http_get(&get, None, Some("127.0.0.1"), LIMIT)
+        let metrics = HookMetrics::default();
+        http_get(&get, None, Some("127.0.0.1"), LIMIT, &metrics)
             .await
             .unwrap();
         assert_eq!(server.await.unwrap()[1], "GET ");
+        let mut page = Exposition::default();
+        metrics.collect(&mut page);
+        let text = page.into_text();
+        let line = "\nkubelet_lifecycle_handler_http_fallbacks_total 1\n";
+        assert!(text.contains(line), "{text}");
     }
 }

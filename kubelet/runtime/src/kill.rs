@@ -1,6 +1,6 @@
 //! Stops containers and pods.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec};
@@ -13,7 +13,10 @@ use kubelet_pod_spec::ephemeral::as_container;
 use tracing::{info, warn};
 
 use super::{
-    RuntimeManager, actions::KillReason, hooks, termination_order::TerminationOrder,
+    RuntimeManager,
+    actions::KillReason,
+    hooks::{self, HookMetrics},
+    termination_order::TerminationOrder,
     terminations::HookOutcome,
 };
 
@@ -209,6 +212,7 @@ impl RuntimeManager {
                 id: status.id.clone(),
                 ip: ip.map(str::to_owned),
                 hook,
+                metrics: Arc::clone(&self.hooks),
             };
             let waited = self.terminations.hook(&status.id, hook.run()).await;
             if waited == HookOutcome::TimedOut {
@@ -259,6 +263,7 @@ struct PreStop {
     id: String,
     ip: Option<String>,
     hook: LifecycleHandler,
+    metrics: Arc<HookMetrics>,
 }
 
 impl PreStop {
@@ -266,7 +271,15 @@ impl PreStop {
     async fn run(self) {
         let (container, ip) = (self.container.as_ref(), self.ip.as_deref());
         let limit = Duration::ZERO;
-        let run = hooks::run(&self.cri, &self.id, container, ip, &self.hook, limit);
+        let run = hooks::run(
+            &self.cri,
+            &self.id,
+            container,
+            ip,
+            &self.hook,
+            limit,
+            &self.metrics,
+        );
         let Err(error) = run.await else {
             return;
         };

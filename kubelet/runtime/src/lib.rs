@@ -50,6 +50,7 @@ use self::{
     user_namespace::{UserNamespaceOptions, UserNamespaces},
 };
 pub use self::{
+    hooks::HookMetrics,
     kill::{KillError, grace_period},
     metrics::StartMetrics,
     runtime_class::RuntimeClassError,
@@ -95,6 +96,7 @@ pub struct RuntimeManager {
     grants: PodGrants,
     terminations: Terminations,
     metrics: StartMetrics,
+    hooks: Arc<HookMetrics>,
 }
 
 /// What a runtime manager is built from.
@@ -154,6 +156,7 @@ impl RuntimeManager {
             grants: PodGrants::default(),
             terminations: Terminations::default(),
             metrics: StartMetrics::default(),
+            hooks: Arc::default(),
             node,
             options,
         }
@@ -162,6 +165,11 @@ impl RuntimeManager {
     /// Metrics of pod and container starts.
     pub const fn metrics(&self) -> &StartMetrics {
         &self.metrics
+    }
+
+    /// Metrics of lifecycle hooks.
+    pub fn hooks(&self) -> &HookMetrics {
+        &self.hooks
     }
 
     /// Properties of the machine.

@@ -330,7 +330,15 @@ impl RuntimeManager {
             return Ok(());
         };
         let ip = pod_context.ips.first().map(String::as_str);
-        let run = hooks::run(&self.cri, &id, Some(container), ip, hook, POST_START_LIMIT);
+        let run = hooks::run(
+            &self.cri,
+            &id,
+            Some(container),
+            ip,
+            hook,
+            POST_START_LIMIT,
+            &self.hooks,
+        );
         let Err(source) = run.await else {
             return Ok(());
         };

@@ -271,6 +271,9 @@ impl RuntimeManager {
         if started.as_ref().err().is_none_or(StartError::was_begun) {
             let failure = started.as_ref().err().map(StartError::reason);
             self.metrics.container(kind, failure);
+            let failure = started.as_ref().err();
+            self.metrics
+                .image_volumes(pod_context.spec, container, failure);
         }
         let Err(error) = started else {
             state.clear_waiting(&container.name);

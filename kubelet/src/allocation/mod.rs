@@ -12,7 +12,7 @@ use kubelet_api_client::events::EventRecorder;
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_runtime::{
     RuntimeManager,
-    resize::{ResizeRefusal, is_resize},
+    resize::{ResizeRefusal, ResizeTrigger, is_resize},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info};
@@ -62,24 +62,25 @@ impl<S: PodSyncer> Allocator<'_, S> {
             let wait = async {
                 if is_ready {
                     tokio::select! {
-                        () = self.runtime.resizes_wanted() => {}
-                        () = tokio::time::sleep(RETRY_PERIOD) => {}
+                        trigger = self.runtime.resizes_wanted() => trigger,
+                        () = tokio::time::sleep(RETRY_PERIOD) => ResizeTrigger::Periodic,
                     }
                 } else {
                     tokio::time::sleep(SOURCES_PERIOD).await;
+                    ResizeTrigger::Periodic
                 }
             };
-            if cancel.run_until_cancelled(wait).await.is_none() {
+            let Some(trigger) = cancel.run_until_cancelled(wait).await else {
                 return;
-            }
+            };
             if (self.sources_ready)() {
-                self.look().await;
+                self.look(trigger).await;
             }
         }
     }
 
     /// Tries the resizes of all pods; repeats while one succeeds, because it may have freed room.
-    async fn look(&mut self) {
+    async fn look(&mut self, trigger: ResizeTrigger) {
         self.waiting.retain(|_, victims| {
             victims.retain(|victim| {
                 self.runtime.placed(victim).is_some() && !self.workers.has_settled(victim)
@@ -90,7 +91,7 @@ impl<S: PodSyncer> Allocator<'_, S> {
             let mut is_progress = false;
             for pod in self.resizes() {
                 let span = identity::span(&identity::full_name(&pod), &PodUid::of(&pod));
-                is_progress |= self.resize(&pod).instrument(span).await;
+                is_progress |= self.resize(&pod, trigger).instrument(span).await;
             }
             if !is_progress {
                 return;
@@ -120,14 +121,14 @@ impl<S: PodSyncer> Allocator<'_, S> {
     }
 
     /// Returns whether the pod was resized.
-    async fn resize(&mut self, pod: &Arc<Pod>) -> bool {
+    async fn resize(&mut self, pod: &Arc<Pod>, trigger: ResizeTrigger) -> bool {
         let uid = PodUid::of(pod);
         let Some(outcome) = self.decide(&uid, pod) else {
             return false;
         };
         let refusal = match outcome {
             Outcome::Reserved => {
-                let is_granted = self.runtime.commit(&uid).await;
+                let is_granted = self.runtime.commit(&uid, trigger).await;
                 if is_granted {
                     self.workers.sync(&uid);
                 }

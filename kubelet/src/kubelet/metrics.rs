@@ -31,6 +31,8 @@ impl Kubelet {
         parts.cri.metrics().collect(page);
         parts.pleg.collect(page);
         parts.runtime.metrics().collect(page);
+        parts.runtime.hooks().collect(page);
+        parts.runtime.collect_resizes(page);
         parts.runtime.images().collect(page);
         parts.cgroups.collect(page);
         parts.volumes.collect(page);

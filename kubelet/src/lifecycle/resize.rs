@@ -55,10 +55,13 @@ fn check_capacity(
         };
         let (requested, capacity) = (amount(wanted), amount(&node.allocatable));
         if requested > capacity && grows(name) {
-            return Err(ResizeRefusal::Infeasible(format!(
-                "Node didn't have enough capacity: {name}, requested: {requested}, \
-                 capacity: {capacity}"
-            )));
+            return Err(ResizeRefusal::Infeasible {
+                message: format!(
+                    "Node didn't have enough capacity: {name}, requested: {requested}, \
+                     capacity: {capacity}"
+                ),
+                detail: "insufficient_node_allocatable",
+            });
         }
     }
     Ok(())
@@ -133,7 +136,8 @@ mod tests {
         ] {
             let why = format!("Node didn't have enough capacity: {lacking}");
             let refused = admit(&json!({"cpu": "1"}), &wanted, &[]);
-            assert_eq!(refused, Err(ResizeRefusal::Infeasible(why)));
+            let refusal = refused.unwrap_err();
+            assert_eq!((refusal.reason(), refusal.message()), ("Infeasible", &*why));
         }
         // Shrinking is allowed even above the capacity.
         let less = admit(&json!({"cpu": "4"}), &json!({"cpu": "3"}), &[]);

@@ -10,7 +10,10 @@ use kubelet_host::machine::Machine;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
+use crate::{
+    metrics::{metrics, value},
+    node::{IMAGE, Node, Running, SECOND, pod, until},
+};
 
 /// More than two periods of the pod checks.
 const A_WHILE: Duration = Duration::from_secs(150);
@@ -245,4 +248,51 @@ async fn a_critical_pod_grows_at_the_cost_of_others() {
     let told = told(&mut queue);
     let preempted = told.iter().filter(|(reason, _)| reason == "Preempting");
     assert_eq!(preempted.count(), 1, "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn resizes_are_counted() {
+    let node = Node::new();
+    let kubelet = node.start_with(one_cpu(&node));
+    run(&kubelet, vec![sized("a", 400), sized("b", 400)]).await;
+    let of = |series: &str| value(&metrics(&kubelet), &format!("kubelet_{series}"));
+    assert_eq!(of("pod_in_progress_resizes"), Some(0.0));
+    kubelet.update(sized("a", 700)).await;
+    until_deferred(&kubelet, "a").await;
+    assert_eq!(of("pod_pending_resizes{reason=\"deferred\"}"), Some(1.0));
+    kubelet.update(sized("b", 2000)).await;
+    until("an infeasible resize", 5 * SECOND, || {
+        why_pending(&kubelet, "b").0 == "Infeasible"
+    })
+    .await;
+    kubelet.update(sized("b", 200)).await;
+    until("the resizes", 5 * SECOND, || {
+        has(&node, "a") == 700 && has(&node, "b") == 200
+    })
+    .await;
+    for (series, expected) in [
+        ("pod_pending_resizes{reason=\"deferred\"}", None),
+        (
+            "pod_infeasible_resizes_total{reason_detail=\"insufficient_node_allocatable\"}",
+            Some(1.0),
+        ),
+        (
+            "pod_deferred_accepted_resizes_total{retry_trigger=\"pod_updated\"}",
+            Some(1.0),
+        ),
+        (
+            "container_requested_resizes_total{resource=\"cpu\",requirement=\"requests\",operation=\"increase\"}",
+            Some(2.0),
+        ),
+        (
+            "container_requested_resizes_total{resource=\"cpu\",requirement=\"requests\",operation=\"decrease\"}",
+            Some(1.0),
+        ),
+        (
+            "pod_resize_duration_milliseconds_count{success=\"true\"}",
+            Some(2.0),
+        ),
+    ] {
+        assert_eq!(of(series), expected, "{series}");
+    }
 }

@@ -1,15 +1,20 @@
 //! Pod metrics in `/metrics` and `/metrics/probes`.
 
 use fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
+use kubelet::kubelet::Kubelet;
 use kubelet_metrics::Exposition;
 use kubelet_server::NodeView;
 use serde_json::json;
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 
-fn metrics(kubelet: &Running) -> String {
+pub(crate) fn metrics(kubelet: &Running) -> String {
+    metrics_of(&kubelet.kubelet)
+}
+
+pub(crate) fn metrics_of(kubelet: &Kubelet) -> String {
     let mut page = Exposition::default();
-    NodeView::collect(&kubelet.kubelet, &mut page);
+    NodeView::collect(kubelet, &mut page);
     page.into_text()
 }
 
@@ -20,7 +25,7 @@ fn probe_metrics(kubelet: &Running) -> String {
 }
 
 /// The value of one time series, by its name with labels.
-fn value(text: &str, series: &str) -> Option<f64> {
+pub(crate) fn value(text: &str, series: &str) -> Option<f64> {
     text.lines().find_map(|line| {
         let (name, value) = line.rsplit_once(' ')?;
         (name == series).then(|| value.parse().unwrap())

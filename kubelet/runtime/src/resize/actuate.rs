@@ -11,6 +11,7 @@ use kubelet_cri_client::{
     pod_status::{ContainerState, PodStatus},
 };
 use kubelet_pod_spec::identity::PodUid;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
@@ -63,7 +64,11 @@ impl RuntimeManager {
         plan: ResizePlan<'_>,
     ) -> bool {
         let uid = PodUid::of(pod);
+        let begun = Instant::now();
         let resized = self.try_resize(pod, spec, sandbox_id, status, plan).await;
+        let success = if resized.is_ok() { "true" } else { "false" };
+        let durations = self.grants.metrics.durations.of([success]);
+        durations.observe(begun.elapsed().as_secs_f64() * 1000.0);
         self.save_granted(&uid, Durability::Synced).await;
         let Err(error) = resized else {
             return true;

@@ -51,7 +51,7 @@ impl RuntimeManager {
             ResizeEvent::Refused(refusal) => {
                 let reason = match refusal {
                     ResizeRefusal::Deferred(_) => reason::RESIZE_DEFERRED,
-                    ResizeRefusal::Infeasible(_) => reason::RESIZE_INFEASIBLE,
+                    ResizeRefusal::Infeasible { .. } => reason::RESIZE_INFEASIBLE,
                 };
                 (reason, refusal.reason(), refusal.message())
             }

@@ -19,7 +19,9 @@ use super::{
     condition,
     cpu_memory::CpuMemory,
     events::ResizeEvent,
-    in_progress_condition, running, same_resources, since, some_resources, with_resources_of,
+    in_progress_condition,
+    metrics::{ResizeMetrics, ResizeTrigger},
+    running, same_resources, since, some_resources, with_resources_of,
 };
 use crate::RuntimeManager;
 
@@ -34,6 +36,9 @@ pub(crate) struct PodGrants {
     placing: Mutex<()>,
     /// Wakes the task that decides on pending resizes.
     wanted: Notify,
+    /// Why it was woken last.
+    trigger: Mutex<Option<ResizeTrigger>>,
+    pub(super) metrics: ResizeMetrics,
 }
 
 /// The granted resources of one pod.
@@ -196,7 +201,7 @@ impl RuntimeManager {
 
     /// Grants the reserved resources. They are stored before they are applied, because a restarted
     /// kubelet must not give them to another pod. Returns whether it succeeded.
-    pub async fn commit(&self, uid: &PodUid) -> bool {
+    pub async fn commit(&self, uid: &PodUid, trigger: ResizeTrigger) -> bool {
         let next = |entry: &mut PodGrant| entry.next.clone();
         if let Err(error) = self.write(uid, next, Durability::Synced).await {
             warn!(%error, "cannot save the resources to allocate to the pod");
@@ -206,7 +211,10 @@ impl RuntimeManager {
         let granted = self.grants.update(uid, |entry| {
             let pod = entry.next.take()?;
             entry.pod = Arc::clone(&pod);
-            entry.pending = None;
+            let pending = entry.pending.take();
+            if pending.is_some_and(|pending| pending.reason.as_deref() == Some("Deferred")) {
+                self.grants.metrics.accepted(trigger);
+            }
             // A new resize starts; the outcome of the last one no longer matters.
             entry.in_progress = Some(in_progress_condition(pod.metadata.generation));
             Some(pod)
@@ -235,6 +243,7 @@ impl RuntimeManager {
         });
         let (is_news, is_changed) = changes.unwrap_or_default();
         if is_news {
+            self.grants.metrics.refused(refusal);
             self.record_resize_event(pod, generation, &ResizeEvent::Refused(refusal.clone()));
         }
         is_changed
@@ -253,14 +262,28 @@ impl RuntimeManager {
     }
 
     /// Requests decisions on pending resizes.
-    pub fn want_resizes(&self) {
+    pub fn want_resizes(&self, trigger: ResizeTrigger) {
+        *self.grants.trigger.lock() = Some(trigger);
         self.grants.wanted.notify_one();
     }
 
     /// Waits for a call of [`want_resizes`](Self::want_resizes), or for a pod that frees its
-    /// resources.
-    pub async fn resizes_wanted(&self) {
+    /// resources. Returns the reason of the last of them.
+    pub async fn resizes_wanted(&self) -> ResizeTrigger {
         self.grants.wanted.notified().await;
+        let trigger = self.grants.trigger.lock().take();
+        trigger.unwrap_or(ResizeTrigger::Periodic)
+    }
+
+    /// The reasons of pending resizes, and the number of resizes in progress.
+    pub(super) fn resizes_under_way(&self) -> (Vec<String>, usize) {
+        let pods = self.grants.pods.lock();
+        let reason = |entry: &PodGrant| entry.pending.as_ref()?.reason.clone();
+        let in_progress = pods.values().filter(|entry| entry.in_progress.is_some());
+        (
+            pods.values().filter_map(reason).collect(),
+            in_progress.count(),
+        )
     }
 
     async fn write(
@@ -369,7 +392,7 @@ impl RuntimeManager {
     pub fn ungrant(&self, uid: &PodUid) {
         self.grants.pods.lock().remove(uid);
         self.grants.before.lock().remove(uid);
-        self.want_resizes();
+        self.want_resizes(ResizeTrigger::PodTerminated);
     }
 }
 

@@ -9,6 +9,7 @@ mod checkpoint;
 mod cpu_memory;
 mod events;
 mod grants;
+mod metrics;
 mod plan;
 mod refusal;
 mod swap;
@@ -21,7 +22,7 @@ use kubelet_host::clock;
 
 pub(super) use self::grants::PodGrants;
 use self::{cpu_memory::CpuMemory, grants::PodGrant};
-pub use self::{grants::is_resize, refusal::ResizeRefusal};
+pub use self::{grants::is_resize, metrics::ResizeTrigger, refusal::ResizeRefusal};
 use super::RuntimeManager;
 
 /// Condition of a pod whose resize is deferred or infeasible.

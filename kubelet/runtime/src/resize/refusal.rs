@@ -6,7 +6,12 @@ pub enum ResizeRefusal {
     /// The node cannot grant it at present.
     Deferred(String),
     /// The node can never grant it.
-    Infeasible(String),
+    Infeasible {
+        /// Details for people.
+        message: String,
+        /// The kind of limitation, for a metric.
+        detail: &'static str,
+    },
 }
 
 impl ResizeRefusal {
@@ -14,14 +19,14 @@ impl ResizeRefusal {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Deferred(_) => "Deferred",
-            Self::Infeasible(_) => "Infeasible",
+            Self::Infeasible { .. } => "Infeasible",
         }
     }
 
     /// Details for people.
     pub fn message(&self) -> &str {
         match self {
-            Self::Deferred(why) | Self::Infeasible(why) => why,
+            Self::Deferred(message) | Self::Infeasible { message, .. } => message,
         }
     }
 }

@@ -37,7 +37,10 @@ fn check(
             && (may_swap(pod, container) || may_swap(placed, had))
         {
             let why = "In-place resize of containers with swap is not supported.";
-            return Err(ResizeRefusal::Infeasible(why.to_owned()));
+            return Err(ResizeRefusal::Infeasible {
+                message: why.to_owned(),
+                detail: "swap_limitation",
+            });
         }
     }
     Ok(())
@@ -73,7 +76,11 @@ mod tests {
         let more = pod("1", "101", "NotRequired");
         assert_eq!(swaps(&more, false), Ok(()));
         let why = "In-place resize of containers with swap is not supported.".to_owned();
-        assert_eq!(swaps(&more, true), Err(ResizeRefusal::Infeasible(why)));
+        let infeasible = ResizeRefusal::Infeasible {
+            message: why,
+            detail: "swap_limitation",
+        };
+        assert_eq!(swaps(&more, true), Err(infeasible));
         assert_eq!(swaps(&pod("2", "100", "NotRequired"), true), Ok(()));
         assert_eq!(swaps(&pod("1", "101", "RestartContainer"), true), Ok(()));
     }
