@@ -106,6 +106,8 @@ impl Syncer {
                 resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         );
+        let pulling = state.pulls.lock().time_spent();
+        self.statuses.latencies().pulled(&PodUid::of(pod), pulling);
         let before = before.and_then(|before| before.phase.clone());
         // The start duration of a pod that already ran under an earlier kubelet is unknown.
         if before.is_some()

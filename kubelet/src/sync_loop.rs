@@ -153,6 +153,13 @@ impl SyncLoop<'_> {
             source = %update.source, operation = ?update.operation, pods = update.pods.len(),
             "received pod changes from a source"
         );
+        if !matches!(
+            update.operation,
+            PodOperation::Restore | PodOperation::Remove
+        ) {
+            let latencies = self.statuses.latencies();
+            update.pods.iter().for_each(|pod| latencies.observed(pod));
+        }
         let is_told_again = matches!(
             update.operation,
             PodOperation::Update | PodOperation::Delete | PodOperation::Reconcile

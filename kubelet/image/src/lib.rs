@@ -9,6 +9,7 @@ mod options;
 pub mod pull_backoff;
 pub mod pull_records;
 mod pull_sizes;
+mod pull_time;
 mod puller;
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -30,6 +31,7 @@ use tracing::{info, warn};
 use self::{
     credentials::{Credentials, TrackedCredential},
     error::PullFailure,
+    pull_backoff::PullUnderWay,
     pull_records::{Access, PullRecords},
     puller::{Pulled, Puller},
 };
@@ -294,10 +296,12 @@ impl ImageManager {
             format_args!("Pulling image {image:?}"),
         );
         let begun = Instant::now();
+        let under_way = PullUnderWay::of(backoff);
         let pull = self
             .puller
             .pull(&wanted.spec, credentials, sandbox_config, &mut recorded)
             .await;
+        drop(under_way);
         let pulled = match pull {
             Ok(pulled) => pulled,
             Err(text) => {

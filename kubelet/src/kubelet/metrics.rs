@@ -41,6 +41,7 @@ impl Kubelet {
         parts.admission.collect(page);
         parts.starts.collect(page);
         parts.shutdown.record().collect(page);
+        parts.statuses.collect_terminations(page);
         if parts.client.is_some() {
             parts.statuses.collect(page);
         }

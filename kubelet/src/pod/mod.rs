@@ -4,3 +4,4 @@ pub mod manager;
 pub mod mirror;
 pub mod rejection;
 pub(crate) mod removals;
+pub mod start_latency;

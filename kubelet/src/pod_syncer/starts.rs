@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 
-/// Buckets in seconds, as upstream.
-const BUCKETS: &[f64] = &[
-    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
-    300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
-];
+use crate::pod::start_latency::BUCKETS;
 
 /// The metric of pod start durations.
 #[derive(Debug)]

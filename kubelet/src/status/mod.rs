@@ -7,6 +7,7 @@ mod details;
 mod final_status;
 mod generate;
 mod held_back;
+mod metrics;
 mod patch;
 mod phase;
 mod quantities;
@@ -21,7 +22,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::{clock, host_ips::HostIps};
-use kubelet_metrics::{Collector, Exposition, Family, Histogram};
+use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::{
     identity::{self, PodUid},
     known_status,
@@ -34,9 +35,9 @@ use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tracing::info;
 
-use self::generate::Node;
 pub use self::verdict::Verdict;
-use crate::pod::rejection::Rejection;
+use self::{generate::Node, metrics::StatusMetrics};
+use crate::pod::{rejection::Rejection, start_latency::StartLatencies};
 
 /// The inputs of a pod's status, apart from the pod.
 #[derive(Clone, Copy, Debug)]
@@ -98,11 +99,9 @@ pub struct StatusManager {
     /// Statuses from before a restart of the kubelet, of pods that no source has delivered yet.
     remembered: Mutex<BTreeMap<PodUid, ApiStatus>>,
     changed: watch::Sender<()>,
-    sync_durations: Family<Histogram, 0>,
+    metrics: StatusMetrics,
+    latencies: StartLatencies,
 }
-
-/// Buckets of the status sync duration in seconds, as upstream.
-const SYNC_BUCKETS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
 impl StatusManager {
     /// A manager without pods. `host_ips` are the node's addresses, `probes` the probe results.
@@ -114,13 +113,19 @@ impl StatusManager {
             reports: Mutex::default(),
             remembered: Mutex::default(),
             changed: watch::Sender::new(()),
-            sync_durations: Family::histogram(
-                "kubelet_pod_status_sync_duration_seconds",
-                "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
-                [],
-                SYNC_BUCKETS,
-            ),
+            metrics: StatusMetrics::default(),
+            latencies: StartLatencies::default(),
         }
+    }
+
+    /// How long pods take to start.
+    pub const fn latencies(&self) -> &StartLatencies {
+        &self.latencies
+    }
+
+    /// Writes the number of terminations.
+    pub fn collect_terminations(&self, page: &mut Exposition) {
+        self.metrics.terminations.collect(page);
     }
 
     /// The last status of a pod.
@@ -262,6 +267,7 @@ impl StatusManager {
 
     /// Forgets a pod.
     pub fn remove(&self, uid: &PodUid) {
+        self.latencies.remove(uid);
         self.reports.lock().by_uid.remove(uid);
     }
 
@@ -282,6 +288,8 @@ impl StatusManager {
         if old.is_some_and(|old| *old.status == status && old.stopped == stopped) {
             return;
         }
+        let last = old.map(|old| &*old.status).or(pod.status.as_ref());
+        self.metrics.count_terminations(last, &status);
         let finished = old.is_some_and(|old| old.finished);
         let old_phase = old.and_then(|old| old.status.phase.as_deref());
         if old_phase != status.phase.as_deref() {
@@ -330,9 +338,10 @@ impl StatusManager {
 }
 
 impl Collector for StatusManager {
-    /// The status sync duration.
+    /// The durations of status syncs and pod starts, which end at the API server.
     fn collect(&self, page: &mut Exposition) {
-        self.sync_durations.collect(page);
+        self.metrics.sync_durations.collect(page);
+        self.latencies.collect(page);
     }
 }
 

@@ -152,13 +152,20 @@ impl StatusSync {
             })
             .buffer_unordered(AT_ONCE);
         while let Some((due, outcome)) = sent.next().await {
+            if outcome
+                .as_ref()
+                .is_ok_and(|outcome| outcome.server.is_some())
+            {
+                let latencies = self.statuses.latencies();
+                latencies.sent(&due.uid, &due.report.status);
+            }
             let entry = self.sent.entry(due.uid).or_default();
             match outcome {
                 Ok(outcome) => {
                     if let Some(since) = entry.lacking.take()
                         && outcome.server.is_some()
                     {
-                        let durations = self.statuses.sync_durations.of([]);
+                        let durations = self.statuses.metrics.sync_durations.of([]);
                         durations.observe_duration(since.elapsed());
                     }
                     entry.version = outcome.version;

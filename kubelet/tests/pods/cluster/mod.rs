@@ -51,6 +51,7 @@ struct Joined {
 
 /// A kubelet of the node.
 struct Member {
+    kubelet: Kubelet,
     file: SourceHandle,
     register: Option<oneshot::Sender<()>>,
     cancel: CancellationToken,
@@ -130,6 +131,7 @@ impl Joined {
             node_known: Box::pin(async move { registered.await.unwrap() }),
             checkpoint: checkpoint.clone(),
         };
+        let running = kubelet.clone();
         let task = tokio::spawn({
             let cancel = cancel.clone();
             async move {
@@ -147,6 +149,7 @@ impl Joined {
             }
         });
         let member = Member {
+            kubelet: running,
             file,
             register: Some(register),
             cancel,

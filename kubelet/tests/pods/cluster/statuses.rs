@@ -1,10 +1,14 @@
 //! Pod statuses that others change.
 
 use fake_runtime::{Behaviour, Verb};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::{Joined, MINUTE};
-use crate::node::{SECOND, pod, until};
+use crate::{
+    metrics::{metrics_of, value},
+    node::{SECOND, pod, until},
+};
 
 #[tokio::test(start_paused = true)]
 async fn what_others_change_of_the_kubelets_is_set_right() {
@@ -194,4 +198,33 @@ async fn fifty_pods_cost_four_patches_each_at_most() {
         .filter(|r| !r.starts_with("PATCH"))
         .collect();
     assert_eq!(others, ["GET pods", "WATCH pods"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_is_measured_until_the_api_server_tells_of_it() {
+    let joined = Joined::new();
+    let member = joined.start().await;
+    let created = kubelet_host::clock::now() - jiff::SignedDuration::from_secs(30);
+    let mut web = pod(
+        "web",
+        "web",
+        json!({"volumes": [{"name": "v", "emptyDir": {}}]}),
+    );
+    web.metadata.creation_timestamp = Some(Time(created));
+    joined.api.bind(web);
+    let of = |series: &str| {
+        let text = metrics_of(&member.kubelet);
+        value(&text, &format!("kubelet_{series}")).unwrap()
+    };
+    until("the measurement", 10 * SECOND, || {
+        of("pod_start_total_duration_seconds_count") > 0.0
+    })
+    .await;
+    let total = of("pod_start_total_duration_seconds_sum");
+    assert!((30.0..45.0).contains(&total), "{total}");
+    let without_pulls = of("pod_start_sli_duration_seconds_sum");
+    assert!(without_pulls <= total, "{without_pulls} {total}");
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(of("pod_start_sli_duration_seconds_count") as i64, 1);
+    member.stop().await;
 }
