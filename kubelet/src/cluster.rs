@@ -228,6 +228,7 @@ impl Cluster {
             on_repeated_failure: Arc::clone(&on_repeated_failure),
             events: self.events,
         });
+        metrics.push(reporter.startup());
         let events = EventSender::new(event_client, self.queue);
         tasks.spawn(events.run(cancel.clone()));
         let lease = LeaseKeeper::new(

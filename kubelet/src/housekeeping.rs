@@ -2,6 +2,7 @@
 
 mod cgroups;
 mod directories;
+mod orphan_metrics;
 
 use std::sync::Arc;
 
@@ -12,7 +13,9 @@ use kubelet_volume::VolumeManager;
 use tracing::info;
 
 use self::directories::ScanInput;
-pub(crate) use self::{cgroups::LeftoverCgroups, directories::Directories};
+pub(crate) use self::{
+    cgroups::LeftoverCgroups, directories::Directories, orphan_metrics::OrphanMetrics,
+};
 use crate::{
     pleg::Pleg,
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
@@ -35,6 +38,7 @@ pub(crate) struct Housekeeping {
     pub(crate) directories: Directories,
     pub(crate) cgroups: LeftoverCgroups,
     pub(crate) removals: Removals,
+    pub(crate) orphans: Arc<OrphanMetrics>,
 }
 
 impl Housekeeping {
@@ -72,6 +76,7 @@ impl Housekeeping {
             volumes: Arc::clone(&self.volumes),
             listing: Arc::clone(&listing),
             removals: self.removals.clone(),
+            orphans: Arc::clone(&self.orphans),
         };
         self.directories.scan_if_due(input);
     }

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{options::KubeletOptions, pod_runner::PodRunner, stats::NodeSubjects};
 use crate::{
+    housekeeping::OrphanMetrics,
     lifecycle::{Admission, NodeFacts, NodeSource},
     measured_pods::MeasuredPods,
     node::{capacity, shutdown::NodeShutdown},
@@ -93,6 +94,7 @@ struct Shared {
     starts: Arc<PodStarts>,
     csi_drivers: Arc<DriverStore>,
     analyzer: ResourceAnalyzer,
+    orphans: Arc<OrphanMetrics>,
 }
 
 impl fmt::Debug for Kubelet {
@@ -312,6 +314,7 @@ impl Kubelet {
             starts,
             csi_drivers,
             analyzer,
+            orphans: Arc::default(),
         }));
         let runner = PodRunner::new(kubelet.clone(), probe_changes, removals, cancel);
         (kubelet, runner)

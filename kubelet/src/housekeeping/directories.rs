@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+use super::OrphanMetrics;
 use crate::{pleg::Listing, pod::removals::Removals, pod_worker::WorkerError};
 
 /// Between two scans of the directories.
@@ -37,6 +38,7 @@ pub(super) struct ScanInput<K> {
     pub(super) listing: Arc<Listing>,
     /// Tells the pods' workers which removals are in progress.
     pub(super) removals: Removals,
+    pub(super) orphans: Arc<OrphanMetrics>,
     /// Whether to keep a pod's directories. Evaluated again right before each removal: the steps
     /// before may take minutes.
     pub(super) keep: K,
@@ -106,17 +108,24 @@ where
 {
     let dir = directory::pods_dir(&input.node.root_dir);
     let found = repeatable::blocking(move || children(&dir)).await;
-    for (name, path) in unless_panicked(found).unwrap_or_default() {
-        let uid = PodUid::from(name.as_str());
-        if (input.keep)(&uid) {
-            continue;
-        }
+    let found = unless_panicked(found).unwrap_or_default().into_iter();
+    let orphans: Vec<(PodUid, PathBuf)> = found
+        .map(|(name, path)| (PodUid::from(name.as_str()), path))
+        .filter(|(uid, _)| !(input.keep)(uid))
+        .collect();
+    input.orphans.scanned(orphans.len());
+    for (uid, path) in orphans {
         let dir = path.clone();
         let input = input.clone();
         removals.begin(&path, async move {
             match remove_pod_dir(&input, &uid, dir.clone()).await {
                 Ok(false) => {}
-                removed => report(&dir, removed.map(drop)),
+                removed => {
+                    if removed.is_err() {
+                        input.orphans.failed();
+                    }
+                    report(&dir, removed.map(drop));
+                }
             }
         });
     }

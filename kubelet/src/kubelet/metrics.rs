@@ -36,6 +36,16 @@ impl Kubelet {
         parts.runtime.images().collect(page);
         parts.cgroups.collect(page);
         parts.volumes.collect(page);
+        parts.orphans.collect(page);
+        page.gauge(
+            "kubelet_cgroup_version",
+            "[ALPHA] cgroup version on the hosts.",
+            if parts.runtime.machine().cgroup_v2 {
+                2
+            } else {
+                1
+            },
+        );
         parts.csi_drivers.collect(page);
         parts.analyzer.collect(page);
         parts.admission.collect(page);

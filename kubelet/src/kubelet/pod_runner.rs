@@ -241,6 +241,7 @@ impl Kubelet {
                 removals.clone(),
             ),
             removals,
+            orphans: Arc::clone(&parts.orphans),
         }
     }
 

@@ -17,6 +17,7 @@ pub mod reporter;
 pub mod reservation;
 pub mod runtime_state;
 pub mod shutdown;
+pub mod startup;
 pub mod status;
 pub mod status_source;
 pub mod system_info;

@@ -133,8 +133,10 @@ pub fn reconcile(new: &Node, existing: &mut Node) -> bool {
 /// Whether the node is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
-    /// The node is registered.
-    Yes,
+    /// The object was created.
+    New,
+    /// The object existed before.
+    Before,
     /// Not yet; registration must be retried.
     No,
 }
@@ -158,7 +160,7 @@ pub async fn register(
     match ask(nodes.create(&PostParams::default(), new)).await {
         Ok(_) => {
             info!(node = name, "registered the node");
-            return Registered::Yes;
+            return Registered::New;
         }
         Err(error) if error.is_already_exists() => {}
         // A kubelet without permission to create nodes may find one created for it.
@@ -185,7 +187,7 @@ pub async fn register(
     } else {
         info!(node = name, "the node is already registered");
     }
-    Registered::Yes
+    Registered::Before
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use super::{
     patch,
     registration::{self, Registered},
     runtime_state::RuntimeState,
+    startup::NodeStartup,
     status::{Snapshot, has_changed},
     status_source::NodeStatusSource,
     system_info,
@@ -103,6 +104,7 @@ pub struct NodeReporter {
     is_unschedulable: bool,
     /// Whether the reboot event was recorded.
     is_reboot_told: bool,
+    startup: Arc<NodeStartup>,
 }
 
 impl NodeReporter {
@@ -120,6 +122,7 @@ impl NodeReporter {
             trouble: None,
             is_unschedulable: false,
             is_reboot_told: false,
+            startup: Arc::new(NodeStartup::new(rustix::system::sysinfo().uptime)),
             parts,
         }
     }
@@ -127,6 +130,11 @@ impl NodeReporter {
     /// The node's addresses as last computed; empty before the first status.
     pub fn addresses(&self) -> watch::Receiver<Vec<NodeAddress>> {
         self.addresses.subscribe()
+    }
+
+    /// How long the start of the node takes.
+    pub fn startup(&self) -> Arc<NodeStartup> {
+        Arc::clone(&self.startup)
     }
 
     /// Registers the node, and reports its status until cancelled.
@@ -181,13 +189,16 @@ impl NodeReporter {
     async fn register(&mut self) {
         let mut delay = RetryDelay::new(FIRST_RETRY, MAX_RETRY);
         let mut complaint = None;
+        self.startup.attempts();
         loop {
             let name = self.parts.node_name.clone();
             let mut node = registration::new_node(&name, &self.parts.options);
             self.apply(&mut node).await;
             let registering = registration::register(&self.nodes, &name, &node, &mut complaint);
-            if let Ok(Registered::Yes) = time::timeout(self.deadline(), registering).await {
-                return;
+            match time::timeout(self.deadline(), registering).await {
+                Ok(Registered::New) => return self.startup.registered(),
+                Ok(Registered::Before) => return,
+                Ok(Registered::No) | Err(_) => {}
             }
             time::sleep(delay.after_failure()).await;
             self.runtime.refresh().await;
@@ -318,6 +329,9 @@ impl NodeReporter {
                 .nodes
                 .patch_status(&self.parts.node_name, &params, &patch);
             ask_within(self.deadline(), patching).await?;
+            if is_ready(&node) {
+                self.startup.ready();
+            }
             let period = self.period(changed || self.reported.is_none());
             self.reported = Some((Instant::now(), period));
         }

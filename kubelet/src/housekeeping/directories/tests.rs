@@ -5,6 +5,7 @@ use std::sync::{
 
 use futures::future::{self, FutureExt as _};
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
+use kubelet_metrics::{Collector as _, Exposition};
 use kubelet_volume::{
     VolumeError, VolumeHost,
     plugin::{
@@ -64,6 +65,7 @@ impl Node {
             volumes: Arc::clone(volumes),
             listing: Arc::default(),
             removals: Removals::default(),
+            orphans: Arc::default(),
             keep: |uid: &PodUid| uid.as_str() == "live",
         }
     }
@@ -94,10 +96,21 @@ async fn directories_of_gone_pods_are_removed() {
     let volumes = Arc::new(VolumeManager::new(host, plugins));
     let cancel = CancellationToken::new();
     let clean = async {
-        Directories::default().scan_if_due(node.scan_input(&volumes));
+        let input = node.scan_input(&volumes);
+        let orphans = Arc::clone(&input.orphans);
+        Directories::default().scan_if_due(input);
         is_removed(&node.pod("gone")).await;
         is_removed(&node.log("ns_b_gone")).await;
         cancel.cancel();
+        let mut page = Exposition::default();
+        orphans.collect(&mut page);
+        let text = page.into_text();
+        for line in [
+            "\nkubelet_orphan_pod_cleaned_volumes 1\n",
+            "\nkubelet_orphan_pod_cleaned_volumes_errors 0\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     };
     tokio::join!(volumes.run(cancel.clone()), clean);
     assert!(node.pod("live").exists());
