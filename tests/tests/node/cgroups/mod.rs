@@ -1,5 +1,6 @@
 //! The cgroups of pods as the kernel has them: limits by QoS class and spec, and their life.
 
+mod cluster;
 mod life;
 mod limits;
 mod rows;
@@ -67,4 +68,14 @@ async fn life_on_docker_through_the_shim() {
 #[tokio::test]
 async fn life_on_containerd() {
     life::run(containerd().await).await;
+}
+
+#[tokio::test]
+async fn pods_of_an_api_server_on_docker_through_the_shim() {
+    cluster::run(Node::with_shim().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn pods_of_an_api_server_on_containerd() {
+    cluster::run(Node::with_containerd().await.unwrap()).await;
 }
