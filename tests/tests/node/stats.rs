@@ -44,7 +44,9 @@ async fn numbers_on_containerd() {
 
 async fn run(node: &Node, host_network: bool) -> Result<()> {
     // The page cache of files may count as memory that is in use, so each has its container.
-    let ready = json!({"exec": {"command": ["cat", "/tmp/ready"]}, "periodSeconds": 1});
+    let ready = json!({
+        "exec": {"command": ["cat", "/tmp/ready"]}, "periodSeconds": 1, "timeoutSeconds": 20,
+    });
     let container = |name: &str, script: String| {
         json!({
             "name": name, "image": images::BUSYBOX, "command": ["sh", "-c", script],

@@ -237,6 +237,7 @@ async fn a_pod_that_comes_back_at_any_time_loses_nothing() {
             volumes: Arc::clone(&volumes),
             listing: Arc::default(),
             removals: Removals::default(),
+            orphans: Arc::default(),
             keep: {
                 let asked = Arc::clone(&asked);
                 move |_: &PodUid| asked.fetch_add(1, Ordering::Relaxed) + 1 >= back_at

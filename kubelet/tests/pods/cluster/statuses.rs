@@ -225,6 +225,7 @@ async fn a_start_is_measured_until_the_api_server_tells_of_it() {
     let without_pulls = of("pod_start_sli_duration_seconds_sum");
     assert!(without_pulls <= total, "{without_pulls} {total}");
     tokio::time::sleep(MINUTE).await;
-    assert_eq!(of("pod_start_sli_duration_seconds_count") as i64, 1);
+    let pods = of("pod_start_sli_duration_seconds_count");
+    assert!((1.0..2.0).contains(&pods), "{pods}");
     member.stop().await;
 }
