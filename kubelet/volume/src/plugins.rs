@@ -49,7 +49,6 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
 #[cfg(test)]
 mod tests {
     use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
-    use kubelet_host::machine::Machine;
     use kubelet_pod_spec::identity::PodUid;
     use serde_json::{Value, json};
 
@@ -65,7 +64,7 @@ mod tests {
             node_name: "node".to_owned(),
             selinux: None,
             objects: Arc::new(NoObjects),
-            machine: Arc::new(Machine::default()),
+            allocatable: Arc::default(),
             events: EventRecorder::default(),
         }
     }
