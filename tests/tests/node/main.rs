@@ -8,6 +8,7 @@ mod exhaustion;
 mod hostile;
 mod kubectl;
 mod kubectl_api;
+mod metric_names;
 mod pod_table;
 mod quick_start;
 mod real_api_server;

@@ -33,3 +33,6 @@ pub(super) async fn metrics<V: NodeView>(
     machine::write(machine.as_deref(), &mut page);
     Ok(page)
 }
+
+#[cfg(test)]
+mod tests;
