@@ -64,7 +64,7 @@ pub struct PodSubject {
     pub status: Arc<PodStatus>,
 }
 
-/// Lists what is to be measured.
+/// Lists pods and cgroups for a collection.
 pub trait Subjects: fmt::Debug + Send + Sync {
     /// The pods of the node.
     fn pods(&self) -> Vec<PodSubject>;
