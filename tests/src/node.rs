@@ -203,8 +203,7 @@ impl Node {
             ),
         )?;
         let (config, root) = (config.display().to_string(), path("kubelet"));
-        let links = path("containers");
-        let cgroups = self.cgroups.path();
+        let (links, cgroups) = (path("containers"), self.cgroups.path());
         let mut args = vec![
             "--cgroup-root",
             &cgroups,
@@ -214,12 +213,10 @@ impl Node {
             &root,
             "--container-logs-dir",
             &links,
-            "--hostname-override",
-            "node",
+            "--hostname-override=node",
             "--node-ip",
             NODE_IP,
-            // The kernel is the machine's, with other programs than this node's.
-            "--set-kernel-tunables=false",
+            "--set-kernel-tunables=false", // The kernel is the machine's.
         ];
         args.extend(flags);
         let programs = self.path("programs").display().to_string();

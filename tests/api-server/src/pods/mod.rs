@@ -8,10 +8,16 @@ use serde_json::{Value, json};
 
 /// The QoS class of a pod's spec.
 pub(super) fn qos_class(spec: &Value) -> &'static str {
-    let containers = || {
-        ["initContainers", "containers"]
-            .into_iter()
-            .flat_map(|field| spec[field].as_array().into_iter().flatten())
+    let containers = ["initContainers", "containers"]
+        .into_iter()
+        .flat_map(|field| spec[field].as_array().into_iter().flatten());
+    // Resources of the whole pod take precedence.
+    let is_set = |list: &Value| ["cpu", "memory"].iter().any(|name| list[name].is_string());
+    let own = &spec["resources"];
+    let sized: Vec<&Value> = if is_set(&own["requests"]) || is_set(&own["limits"]) {
+        vec![spec]
+    } else {
+        containers.collect()
     };
     let amount = |container: &Value, list: &str, name: &str| {
         let quantity = container["resources"][list][name]
@@ -21,7 +27,7 @@ pub(super) fn qos_class(spec: &Value) -> &'static str {
     };
     let mut any = false;
     let mut all = true;
-    for container in containers() {
+    for container in sized {
         for name in ["cpu", "memory"] {
             let request = amount(container, "requests", name);
             let limit = amount(container, "limits", name);
@@ -112,6 +118,9 @@ mod tests {
         ];
         for (resources, class) in cases {
             assert_eq!(qos_class(&with(resources.clone())), class, "{resources}");
+            let mut whole = with(json!({}));
+            whole["resources"] = resources;
+            assert_eq!(qos_class(&whole), class, "{whole}");
         }
     }
 }
