@@ -67,7 +67,7 @@ soak:
 bench-once:
 	deploy/install.sh build engine tests
 	cargo build --workspace --bins
-	BENCH_RUNS=1 cargo bench --profile dev --workspace $(BENCHES)
+	BENCH_RUNS=1 BENCH_SCRAPES=1 cargo bench --profile dev --workspace $(BENCHES)
 
 # Fuzzes the parsers of input from clients, images, the engine, plugins and files of others, for
 # FUZZ_SECONDS per target. Findings are written below tests/fuzz/artifacts.

@@ -10,6 +10,7 @@ use e2e::{
     node::Node,
     usage::{cpu, rss},
 };
+use test_run::size;
 
 /// The numbers of pods at which the pages are scraped.
 const PODS: [usize; 2] = [30, 110];
@@ -18,8 +19,8 @@ const PAGES: [(&str, &str); 3] = [
     ("resource", "/metrics/resource"),
     ("cadvisor", "/metrics/cadvisor"),
 ];
-/// Scrapes behind each figure.
-const SCRAPES: u32 = 10;
+/// Scrapes behind each figure, unless `BENCH_SCRAPES` is set.
+const SCRAPES: u64 = 10;
 /// Longer than pages share a collection.
 const PERIOD: Duration = Duration::from_millis(5_200);
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -94,9 +95,10 @@ impl Cost {
 }
 
 async fn scrape(node: &Node, pid: u32, paths: &[&str]) -> Cost {
+    let scrapes = size::amount("BENCH_SCRAPES", SCRAPES);
     let used = cpu(pid).unwrap();
     let mut times = Vec::new();
-    for _ in 0..SCRAPES {
+    for _ in 0..scrapes {
         let begun = Instant::now();
         for path in paths {
             assert!(!node.page(path).await.unwrap().is_empty());
@@ -106,7 +108,7 @@ async fn scrape(node: &Node, pid: u32, paths: &[&str]) -> Cost {
     }
     Cost {
         p50: median(&mut times),
-        cpu: (cpu(pid).unwrap() - used) * 1e3 / f64::from(SCRAPES),
+        cpu: (cpu(pid).unwrap() - used) * 1e3 / scrapes as f64,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::pod_cgroups::{
 };
 
 const MEMORY: &str = "memory";
-/// Of `memoryReservationPolicy`.
+/// The value of `memoryReservationPolicy` that protects memory.
 const TIERED: &str = "TieredReservation";
 
 /// The options of a validated configuration; none if pods have no cgroups.
