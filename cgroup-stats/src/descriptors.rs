@@ -1,8 +1,8 @@
 //! Open file descriptors of processes: `proc_pid_fd(5)`.
 
-use rustix::fs::{Dir, readlinkat};
+use std::os::fd::OwnedFd;
 
-use crate::process::Process;
+use rustix::fs::{Dir, readlinkat};
 
 /// The kernel's prefix for a socket, followed by its inode.
 const SOCKET: &[u8] = b"socket:";
@@ -17,18 +17,18 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// The total for `processes`. Exited ones are skipped; `None` if no process can be examined.
-    pub fn total(processes: impl Iterator<Item = Process>) -> Option<Self> {
-        let each = processes.filter_map(|process| Self::of(&process));
+    /// The total for processes, each by its opened directory `/proc/<pid>/fd`. Exited ones are
+    /// skipped; `None` if no process can be examined.
+    pub fn total(processes: impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let each = processes.filter_map(|opened| Self::of(&opened));
         each.reduce(|sum, one| Self {
             all: sum.all + one.all,
             sockets: sum.sockets + one.sockets,
         })
     }
 
-    fn of(process: &Process) -> Option<Self> {
-        let opened = process.open("fd").ok()?;
-        let mut directory = Dir::read_from(&opened).ok()?;
+    fn of(opened: &OwnedFd) -> Option<Self> {
+        let mut directory = Dir::read_from(opened).ok()?;
         let (mut found, mut target) = (Self::default(), Vec::new());
         while let Some(Ok(entry)) = directory.read() {
             let name = entry.file_name();
@@ -37,7 +37,7 @@ impl Descriptors {
             }
             found.all += 1;
             // A descriptor closed meanwhile has no type.
-            if let Ok(link) = readlinkat(&opened, name, target) {
+            if let Ok(link) = readlinkat(opened, name, target) {
                 found.sockets += u64::from(link.to_bytes().starts_with(SOCKET));
                 target = link.into_bytes();
             } else {
@@ -50,7 +50,11 @@ impl Descriptors {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink, path::Path};
+    use std::{
+        fs::{self, File},
+        os::unix::fs::symlink,
+        path::Path,
+    };
 
     use super::*;
 
@@ -63,16 +67,14 @@ mod tests {
         ] {
             let directory = proc.path().join(format!("{pid}/fd"));
             fs::create_dir_all(&directory).unwrap();
-            let table = proc.path().join(format!("{pid}/cgroup"));
-            fs::write(table, "0::/docker/0123").unwrap();
             for (number, target) in targets.iter().enumerate() {
                 symlink(target, directory.join(number.to_string())).unwrap();
             }
         }
         // The last process has exited meanwhile.
         let count = |pids: &[i64]| {
-            let processes = pids.iter().map(|pid| Process::hold(proc.path(), *pid));
-            Descriptors::total(processes.filter_map(Result::ok))
+            let paths = pids.iter().map(|pid| proc.path().join(format!("{pid}/fd")));
+            Descriptors::total(paths.filter_map(|path| File::open(path).ok().map(OwnedFd::from)))
         };
         let found = count(&[7, 8, 9]);
         assert_eq!(found, Some(Descriptors { all: 6, sockets: 3 }));
@@ -81,8 +83,8 @@ mod tests {
 
     #[test]
     fn an_open_socket_of_a_real_process_counts() {
-        let own = Process::hold(Path::new("/proc"), std::process::id().into()).unwrap();
-        let sockets = || Descriptors::of(&own).unwrap().sockets;
+        let own = || File::open(Path::new("/proc/self/fd")).unwrap().into();
+        let sockets = || Descriptors::of(&own()).unwrap().sockets;
         let opened: Vec<_> = (0..64)
             .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
             .collect();

@@ -67,6 +67,12 @@ impl KernelFileReader {
             reservation: self.number(directory, "memory.min").filter(|min| *min > 0),
         }
     }
+
+    /// The limit on threads; `None` without one.
+    pub fn threads_max(&mut self, cgroup: &Cgroup) -> Option<u64> {
+        // Without a limit, the file has "max".
+        self.number(cgroup.v1("pids").or(cgroup.unified())?, "pids.max")
+    }
 }
 
 /// cAdvisor's scale.

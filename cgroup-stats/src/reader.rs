@@ -3,8 +3,11 @@
 use std::{
     fs::File,
     io::Read as _,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 /// The read size, larger than any file that the kernel returns in one piece.
 const PIECE: usize = 16 * 1024;
@@ -13,7 +16,9 @@ const PIECE: usize = 16 * 1024;
 #[derive(Debug, Default)]
 pub struct KernelFileReader {
     buffer: Vec<u8>,
-    path: PathBuf,
+    /// The directory of the last read. Several files of a cgroup are read in a row, and the lookup
+    /// of its long path would be a large part of the cost of each.
+    directory: Option<(PathBuf, OwnedFd)>,
 }
 
 impl KernelFileReader {
@@ -30,11 +35,25 @@ impl KernelFileReader {
     }
 
     fn read(&mut self, directory: &Path, file: &str, one_piece: bool) -> Option<&str> {
-        self.path.clear();
-        self.path.push(directory);
-        self.path.push(file);
-        let mut file = File::open(&self.path).ok()?;
+        let mut file = self.open(directory, file)?;
         self.read_from(&mut file, one_piece)
+    }
+
+    fn open(&mut self, directory: &Path, file: &str) -> Option<File> {
+        let read_only = OFlags::RDONLY | OFlags::CLOEXEC;
+        if let Some((path, opened)) = &self.directory
+            && path.as_os_str() == directory.as_os_str()
+            && let Ok(file) = openat(opened, file, read_only, Mode::empty())
+        {
+            return Some(file.into());
+        }
+        // Another directory, or one that was removed and made again.
+        self.directory = None;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat(CWD, directory, flags, Mode::empty()).ok()?;
+        let found = openat(&opened, file, read_only, Mode::empty());
+        self.directory = Some((directory.to_owned(), opened));
+        found.ok().map(File::from)
     }
 
     /// The text of an open file that the kernel may return in several pieces.
@@ -72,4 +91,34 @@ pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
         let (key, value) = line.split_once(' ')?;
         Some((key, value.parse().ok()?))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_made_again_is_read_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        let write = |directory: &Path, number: u64| {
+            fs::create_dir_all(directory).unwrap();
+            fs::write(directory.join("usage"), number.to_string()).unwrap();
+        };
+        write(&one, 1);
+        write(&other, 2);
+        let mut reader = KernelFileReader::default();
+        let mut usage = |directory: &Path| reader.number(directory, "usage");
+        assert_eq!((usage(&one), usage(&other)), (Some(1), Some(2)));
+        fs::remove_dir_all(&other).unwrap();
+        assert_eq!(usage(&other), None);
+        write(&other, 3);
+        assert_eq!(usage(&other), Some(3));
+        fs::rename(&other, dir.path().join("third")).unwrap();
+        fs::remove_file(dir.path().join("third/usage")).unwrap();
+        write(&other, 4);
+        assert_eq!((usage(&other), usage(&one)), (Some(4), Some(1)));
+    }
 }

@@ -85,8 +85,6 @@ pub struct Tasks {
     pub processes: Option<Vec<u32>>,
     /// The number of threads, including cgroups below.
     pub threads: Option<u64>,
-    /// The limit on threads, if any.
-    pub threads_max: Option<u64>,
 }
 
 // === impl Memory ===
@@ -290,7 +288,6 @@ impl KernelFileReader {
                 .list(directory, "cgroup.procs")
                 .map(|list| list.lines().filter_map(|pid| pid.parse().ok()).collect()),
             threads: self.number(directory, "pids.current"),
-            threads_max: self.number(directory, "pids.max"),
         }
     }
 }

@@ -220,14 +220,16 @@ impl StatsCollector {
         if let Some(processes) = &tasks.processes {
             metrics.add(family::PROCESSES, [], processes.len() as u64);
             let known = &self.stats.processes;
-            let opened = processes.iter().map(|pid| known.open(id, (*pid).into()));
-            let open = Descriptors::total(opened.filter_map(Result::ok));
+            let opened = processes
+                .iter()
+                .filter_map(|pid| known.open(id, (*pid).into()).ok()?.open("fd").ok());
+            let open = Descriptors::total(opened);
             metrics.add_known(family::FILE_DESCRIPTORS, open.map(|open| open.all));
             metrics.add_known(family::SOCKETS, open.map(|open| open.sockets));
         }
         if let Some(threads) = tasks.threads {
             metrics.add(family::THREADS, [], threads);
-            let max = tasks.threads_max.unwrap_or_default();
+            let max = self.reader.threads_max(cgroup).unwrap_or_default();
             metrics.add(family::THREADS_MAX, [], max);
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -10,7 +11,7 @@ use std::{
 
 use cgroup_stats::{
     Cgroup, CpuLimits, CpuRates, Descriptors, DeviceIo, DeviceNames, KernelFileReader,
-    MemoryLimits, Mounts, Process, Resource, is_cgroup_of,
+    MemoryLimits, Mounts, Resource, is_cgroup_of,
 };
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, SandboxStatus};
 use kubelet_host::clock;
@@ -55,6 +56,16 @@ struct KnownLimits {
     read_at: Instant,
     cpu: Option<CpuLimits>,
     memory: MemoryLimits,
+    threads: Option<u64>,
+}
+
+/// Where processes are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Processes {
+    /// In the cgroup itself.
+    Own,
+    /// In the cgroups below: there are none in a pod's own.
+    Below,
 }
 
 impl Collector {
@@ -107,7 +118,7 @@ impl Collector {
     /// The usage of a cgroup that is not a pod's; `None` if it does not exist.
     pub(crate) fn cgroup(&mut self, subject: CgroupSubject, depth: Depth) -> Option<CgroupStats> {
         let cgroup = self.mounts.as_ref()?.cgroup(Path::new(&subject.path));
-        let usage = self.usage(&subject.path, &cgroup, depth)?;
+        let usage = self.usage(&subject.path, &cgroup, Processes::Own, depth)?;
         Some(CgroupStats {
             path: subject.path,
             system_container: subject.system_container,
@@ -134,7 +145,7 @@ impl Collector {
         let Some((path, cgroup)) = self.find_pod(subject) else {
             return Some((pod, false));
         };
-        let Some(usage) = self.usage(path, &cgroup, depth) else {
+        let Some(usage) = self.usage(path, &cgroup, Processes::Below, depth) else {
             return Some((pod, false));
         };
         pod.usage = usage;
@@ -147,7 +158,7 @@ impl Collector {
             };
             let of_container = cgroup.child(name);
             container.cgroup = format!("{path}/{name}");
-            match self.usage(&container.id, &of_container, depth) {
+            match self.usage(&container.id, &of_container, Processes::Own, depth) {
                 Some(usage) => container.usage = usage,
                 // It has ended, or its cgroup is elsewhere by now.
                 None => {
@@ -215,7 +226,13 @@ impl Collector {
     }
 
     /// The usage of a cgroup; `None` if it does not exist.
-    fn usage(&mut self, id: &str, cgroup: &Cgroup, depth: Depth) -> Option<Usage> {
+    fn usage(
+        &mut self,
+        id: &str,
+        cgroup: &Cgroup,
+        processes: Processes,
+        depth: Depth,
+    ) -> Option<Usage> {
         let at = now();
         let (times, total) = match depth {
             Depth::CpuAndMemory => (None, self.reader.cpu(cgroup)),
@@ -255,7 +272,10 @@ impl Collector {
             cpu_times: times.unwrap_or_default(),
             memory: memory.unwrap_or_default(),
             memory_events: self.reader.memory_events(cgroup),
-            tasks: self.tasks(cgroup),
+            tasks: Tasks {
+                threads_max: limits.threads,
+                ..self.tasks(cgroup, processes)
+            },
             io: self.io(cgroup),
             cpu_limits: limits.cpu,
             memory_limits: limits.memory,
@@ -273,6 +293,7 @@ impl Collector {
             read_at: Instant::now(),
             cpu: self.reader.cpu_limits(cgroup),
             memory: self.reader.memory_limits(cgroup),
+            threads: self.reader.threads_max(cgroup),
         };
         self.limits.insert(id.to_owned(), limits);
         limits
@@ -284,18 +305,26 @@ impl Collector {
             .collect()
     }
 
-    fn tasks(&mut self, cgroup: &Cgroup) -> Tasks {
+    fn tasks(&mut self, cgroup: &Cgroup, processes: Processes) -> Tasks {
+        if processes == Processes::Below {
+            return Tasks {
+                processes: Some(0),
+                threads: self.reader.threads(cgroup),
+                ..Tasks::default()
+            };
+        }
         let found = self.reader.tasks(cgroup);
         let pids = found.processes.unwrap_or_default();
         let few = (pids.len() <= MAX_EXAMINED).then_some(&pids);
         Tasks {
             processes: Some(pids.len() as u64),
             threads: found.threads,
-            threads_max: found.threads_max,
+            threads_max: None,
             descriptors: few.and_then(|pids| {
-                let opened = pids
-                    .iter()
-                    .map(|pid| Process::hold(&self.proc, i64::from(*pid)));
+                let opened = pids.iter().map(|pid| {
+                    let directory = self.proc.join(pid.to_string()).join("fd");
+                    fs::File::open(directory).map(OwnedFd::from)
+                });
                 Descriptors::total(opened.filter_map(Result::ok))
             }),
         }
