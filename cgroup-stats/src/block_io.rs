@@ -23,7 +23,7 @@ impl KernelFileReader {
         let mut devices: Vec<DeviceIo> = Vec::new();
         let Some(v1) = cgroup.v1("blkio") else {
             if let Some(directory) = cgroup.unified() {
-                let stat = self.list(directory, "io.stat").unwrap_or_default();
+                let stat = self.text(directory, "io.stat").unwrap_or_default();
                 devices.extend(stat.lines().filter_map(io_v2));
             }
             return devices;
@@ -32,7 +32,7 @@ impl KernelFileReader {
             ("blkio.throttle.io_service_bytes_recursive", true),
             ("blkio.throttle.io_serviced_recursive", false),
         ] {
-            for line in self.list(v1, file).unwrap_or_default().lines() {
+            for line in self.text(v1, file).unwrap_or_default().lines() {
                 let mut words = line.split(' ');
                 let (Some(device), Some(operation), Some(count)) =
                     (words.next(), words.next(), words.next())

@@ -11,6 +11,9 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 /// The read size, larger than any file that the kernel returns in one piece.
 const PIECE: usize = 16 * 1024;
+/// The kernel fills at least half a page with the lines of a list before it returns them: a read of
+/// less was the last.
+const SHORT: usize = 2048;
 
 /// Reads cgroup files into one buffer.
 #[derive(Debug, Default)]
@@ -69,7 +72,7 @@ impl KernelFileReader {
             }
             let read = file.read(&mut self.buffer[length..]).ok()?;
             length += read;
-            if read == 0 || (one_piece && length < self.buffer.len()) {
+            if read < SHORT || (one_piece && length < self.buffer.len()) {
                 return std::str::from_utf8(&self.buffer[..length]).ok();
             }
         }
