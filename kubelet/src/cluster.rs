@@ -20,6 +20,12 @@ use kubelet_checkpoint::{
     Checkpoint, CheckpointError, CheckpointOptions, objects::CheckpointedObjects,
 };
 use kubelet_metrics::Collector;
+use kubelet_node::{
+    lease::LeaseKeeper,
+    options::NodeOptions,
+    reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
+    watch::NodeWatch,
+};
 use kubelet_server::{
     ClusterDependencies,
     reviews::ApiServerReviews,
@@ -30,12 +36,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     kubelet::{Kubelet, Membership},
-    node::{
-        lease::LeaseKeeper,
-        options::NodeOptions,
-        reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
-        watch::NodeWatch,
-    },
     sources::apiserver::ApiSource,
 };
 

@@ -16,6 +16,7 @@ use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
 use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode, machine::Machine};
+use kubelet_node::{capacity, shutdown::NodeShutdown};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
@@ -35,7 +36,6 @@ use crate::{
     housekeeping::OrphanMetrics,
     lifecycle::{Admission, NodeFacts, NodeSource},
     measured_pods::MeasuredPods,
-    node::{capacity, shutdown::NodeShutdown},
     oom_watcher::OomWatcher,
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},

@@ -20,7 +20,6 @@ pub mod lifecycle;
 pub mod logging;
 pub mod logs_command;
 mod measured_pods;
-pub mod node;
 mod oom_watcher;
 pub mod pleg;
 pub mod pod;

@@ -9,6 +9,7 @@ use kubelet_host::{
     machine::Machine,
     selinux, version,
 };
+use kubelet_node::capacity::{self, OverReserved};
 use kubelet_server::{ClusterDependencies, ServerError, Servers};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -22,7 +23,6 @@ use crate::{
     config::settings::Settings,
     host,
     kubelet::{Kubelet, KubeletError, KubeletParts, pod_runner::PodRunner},
-    node::capacity::{self, OverReserved},
     root_dir::{RootDirError, RootDirLock},
     run_once::RunOnceResult,
     sources::{

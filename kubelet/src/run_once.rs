@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kubelet_node::shutdown::Logind;
 use kubelet_pod_spec::{identity::PodUid, phase::Phase};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -11,7 +12,6 @@ use crate::{
         Kubelet, KubeletError,
         pod_runner::{Orphans, PodRunner},
     },
-    node::shutdown::Logind,
     sources::update::{PodOperation, PodUpdate},
 };
 

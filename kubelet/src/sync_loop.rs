@@ -13,6 +13,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject};
 use kubelet_cri_client::readiness::RuntimeReadiness;
+use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
     phase::Phase,
@@ -29,7 +30,6 @@ use crate::{
     active_pods::active_pods,
     housekeeping::Housekeeping,
     lifecycle::{Admission, AdmissionOutcome, NodeSource, preemption},
-    node::shutdown::NodeShutdown,
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
     pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection},
     pod_syncer::Syncer,

@@ -1,9 +1,10 @@
 //! The options of capacity and allocatable, from the configuration.
 
+use kubelet_node::capacity::CapacityOptions;
+
 use super::{
     kubelet_configuration::KubeletConfiguration, reservation::reservation, values::at_least_zero,
 };
-use crate::node::capacity::CapacityOptions;
 
 /// The options of a validated configuration.
 pub(super) fn capacity(config: &KubeletConfiguration) -> CapacityOptions {

@@ -6,6 +6,7 @@ use kubelet_api_client::{
     certificate::client::IdentityOptions, client::RateLimit, objects::ChangeDetection,
 };
 use kubelet_checkpoint::CheckpointOptions;
+use kubelet_node::options::NodeOptions;
 
 use super::{
     capacity_settings::capacity,
@@ -13,7 +14,7 @@ use super::{
     kubelet_configuration::KubeletConfiguration,
     values::{absolute, span},
 };
-use crate::{cluster::ClusterOptions, node::options::NodeOptions};
+use crate::cluster::ClusterOptions;
 
 /// The cluster options of a validated configuration; `None` for a standalone kubelet.
 pub(super) fn cluster(

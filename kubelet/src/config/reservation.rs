@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use kubelet_node::reservation::{Reservation, Threshold};
 use kubelet_pod_spec::quantity;
 
 use super::{faults::Faults, kubelet_configuration::KubeletConfiguration};
-use crate::node::reservation::{Reservation, Threshold};
 
 /// Resources that can be reserved, as upstream.
 const RESOURCES: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use go_duration::GoDuration;
+use kubelet_node::shutdown::order::ShutdownGracePeriod;
 use kubelet_pod_spec::priority::SYSTEM_CRITICAL;
 
 use super::{faults::Faults, kubelet_configuration::KubeletConfiguration, values::span};
-use crate::node::shutdown::order::ShutdownGracePeriod;
 
 /// Priority of pods without one.
 const DEFAULT_PRIORITY: i32 = 0;

@@ -3,6 +3,11 @@
 use std::{convert::Infallible, future::Future, time::Duration};
 
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
+use kubelet_node::shutdown::{
+    NodeShutdown,
+    login_manager::{LoginManager, LoginManagerError, Session},
+    order::{ShutdownGracePeriod, total},
+};
 use kubelet_pacing::backoff::jittered;
 use retry_delay::RetryDelay;
 use tokio::time::sleep;
@@ -10,11 +15,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::pod_killer::PodKiller;
-use crate::node::shutdown::{
-    NodeShutdown,
-    login_manager::{LoginManager, LoginManagerError, Session},
-    order::{ShutdownGracePeriod, total},
-};
 
 /// Delay before the second attempt to get a lock; doubled for each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_node::shutdown::order::{Group, ShutdownGracePeriod, grouped};
 use kubelet_pod_spec::{
     identity::{self, PodUid},
     phase::Phase,
@@ -12,7 +13,6 @@ use tracing::{info, warn};
 
 use crate::{
     active_pods::active_pods,
-    node::shutdown::order::{Group, ShutdownGracePeriod, grouped},
     pod::manager::PodManager,
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},

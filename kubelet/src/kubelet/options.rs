@@ -6,12 +6,10 @@ use kubelet_container_manager::SystemCgroupOptions;
 use kubelet_cri_client::CriOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
+use kubelet_node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod};
 use kubelet_runtime::RuntimeOptions;
 
-use crate::{
-    node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod},
-    pod_cgroups::options::CgroupOptions,
-};
+use crate::pod_cgroups::options::CgroupOptions;
 
 /// Options of the kubelet and of its parts, after flags, file and defaults are merged.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use kubelet_container_manager::NodeLimits;
 use kubelet_cri_client::CriError;
 use kubelet_host::repeatable;
 use kubelet_logs::LogRotation;
+use kubelet_node::shutdown::{Logind, login_manager::LoginManager};
 use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,6 @@ use crate::{
     allocation::Allocator,
     graceful_shutdown::{inhibitor_lock::InhibitorLockHolder, pod_killer::PodKiller},
     housekeeping::{Directories, Housekeeping, LeftoverCgroups},
-    node::shutdown::{Logind, login_manager::LoginManager},
     pod::removals::Removals,
     pod_cgroups::{self, LimitKeeper},
     sources::update::PodUpdate,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness, running_pods::running_pods};
 use kubelet_host::local_node::LocalNode;
+use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_resource_analyzer::Usages;
 use tokio::sync::watch;
 
 use super::{Kubelet, KubeletError};
-use crate::{node::shutdown::NodeShutdown, pod::manager::PodManager, status::StatusManager};
+use crate::{pod::manager::PodManager, status::StatusManager};
 
 impl Kubelet {
     /// Unique names of the volumes that must stay attached to this node because pods use or will

@@ -7,16 +7,14 @@ use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_node::status_source::{NodeStatusSource, Pressure};
 use kubelet_resource_analyzer::Usages;
 use kubelet_server::NodeView;
 use kubelet_stats::{Depth, NodeStats, StatsError};
 use tokio::sync::watch;
 
 use super::Kubelet;
-use crate::{
-    logging,
-    node::status_source::{NodeStatusSource, Pressure},
-};
+use crate::logging;
 
 impl NodeStatusSource for Kubelet {
     fn problems(&self) -> Vec<String> {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_metrics::{Collector, Exposition};
+use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::{identity, node_affinity, priority, shortage::Shortage, sysctl::Allowlist};
 
 use self::metrics::AdmissionMetrics;
@@ -22,7 +23,7 @@ pub use self::{
     node_facts::{NodeFacts, NodeSource},
     unsupported::unsupported,
 };
-use crate::{node::shutdown::NodeShutdown, pod::rejection::Rejection};
+use crate::pod::rejection::Rejection;
 
 /// The operating system of this node.
 const OS: &str = "linux";

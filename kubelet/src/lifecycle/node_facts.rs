@@ -11,10 +11,9 @@ use std::{
 use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kubelet_host::local_node::LocalNode;
+use kubelet_node::capacity::Quantities;
 use kubelet_pod_spec::resources::{self, Amounts};
 use tokio::sync::watch;
-
-use crate::node::capacity::Quantities;
 
 /// Labels of every node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -144,12 +143,10 @@ mod tests {
     use std::path::Path;
 
     use kubelet_host::machine::Machine;
+    use kubelet_node::capacity::{self, CapacityOptions};
 
     use super::*;
-    use crate::{
-        config::reservation::reservation,
-        node::capacity::{self, CapacityOptions},
-    };
+    use crate::config::reservation::reservation;
 
     #[test]
     fn a_node_without_an_object_gives_pods_what_its_object_would_say() {

@@ -69,10 +69,10 @@ fn check_capacity(
 
 #[cfg(test)]
 mod tests {
+    use kubelet_node::shutdown::NodeShutdown;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::node::shutdown::NodeShutdown;
 
     fn pod(requests: &Value) -> Arc<Pod> {
         let pod = json!({"spec": {"containers": [

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fs};
 
 use kubelet_container_manager::{Limits, NodeLimits};
 use kubelet_host::machine::Machine;
+use kubelet_node::{capacity::huge_pages, reservation::Reservation};
 use kubelet_pod_spec::resources::{Amounts, millis, units};
 
 use super::options::CgroupOptions;
-use crate::node::{capacity::huge_pages, reservation::Reservation};
 
 /// The limits of the node's cgroups; blocking. What eviction keeps free is not part of them: it must
 /// be in use before the kubelet evicts.

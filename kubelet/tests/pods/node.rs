@@ -13,7 +13,6 @@ use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, options::KubeletOptions, pod_runner::PodRunner},
-    node::shutdown::{Logind, login_manager::LoginManager},
     sources::update::{PodOperation, PodUpdate, Source},
 };
 use kubelet_api_client::{
@@ -22,6 +21,7 @@ use kubelet_api_client::{
 };
 use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
+use kubelet_node::shutdown::{Logind, login_manager::LoginManager};
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions};
 use serde_json::{Value, json};
 use tokio::{

@@ -9,14 +9,14 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kubelet::node::{
+use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
+use kubelet_node::{
     lease::LeaseKeeper,
     options::NodeOptions,
     reporter::{NodeReporter, ReporterParts},
     status_source::{NodeStatusSource, Pressure},
     watch::NodeWatch,
 };
-use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use test_api_server::{ApiError, ApiServer, Caller, Verdict};

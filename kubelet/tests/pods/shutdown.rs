@@ -12,17 +12,15 @@ use std::{
 use fake_runtime::{Behaviour, Fault, Times, Verb};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::{
-    kubelet::options::KubeletOptions,
-    node::{
-        shutdown::{
-            login_manager::{LoginManager, LoginManagerError, Session},
-            order::ShutdownGracePeriod,
-        },
-        status_source::NodeStatusSource,
-    },
-};
+use kubelet::kubelet::options::KubeletOptions;
 use kubelet_api_client::events::EventRecorder;
+use kubelet_node::{
+    shutdown::{
+        login_manager::{LoginManager, LoginManagerError, Session},
+        order::ShutdownGracePeriod,
+    },
+    status_source::NodeStatusSource,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{

@@ -15,7 +15,6 @@ use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},
-    node::capacity::CapacityOptions,
     sources::{
         apiserver::ApiSource,
         pod_config::{PodConfig, PodSet, SourceHandle},
@@ -29,6 +28,7 @@ use kubelet_api_client::{
 use kubelet_cri_client::{CriClient, CriOptions};
 use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
+use kubelet_node::capacity::CapacityOptions;
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
 use test_api_server::Caller;
 use test_run::random::Random;

@@ -3,6 +3,7 @@ use std::fs;
 use kubelet_container_manager::{
     ContainerManagerOptions, Enforcement, Limits, PodCgroupOptions, cgroup::Driver,
 };
+use kubelet_node::{capacity::CapacityOptions, options::NodeOptions};
 use kubelet_pod_spec::quantity::NANOS;
 use kubelet_server::{
     ClusterDependencies, Servers,
@@ -12,7 +13,6 @@ use kubelet_server::{
 use super::*;
 use crate::{
     cli::{Command, parse},
-    node::{capacity::CapacityOptions, options::NodeOptions},
     pod_cgroups::options::{CgroupOptions, CgroupSource},
 };
 

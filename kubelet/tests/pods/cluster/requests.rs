@@ -6,13 +6,6 @@ use fake_runtime::Verb;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},
-    node::{
-        capacity::CapacityOptions,
-        lease::LeaseKeeper,
-        options::NodeOptions,
-        reporter::{NodeReporter, ReporterParts},
-        watch::NodeWatch,
-    },
     sources::{apiserver::ApiSource, pod_config::PodConfig, update::Source},
 };
 use kubelet_api_client::{
@@ -20,6 +13,13 @@ use kubelet_api_client::{
     objects::{ApiObjects, ApiObjectsParts, ChangeDetection},
 };
 use kubelet_cri_client::CriClient;
+use kubelet_node::{
+    capacity::CapacityOptions,
+    lease::LeaseKeeper,
+    options::NodeOptions,
+    reporter::{NodeReporter, ReporterParts},
+    watch::NodeWatch,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use test_api_server::{ApiError, ApiServer, Caller, Record, Verdict};

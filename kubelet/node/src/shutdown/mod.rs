@@ -1,5 +1,5 @@
 //! Node shutdown: [`NodeShutdown`] tracks whether one is under way, [`order`] sorts pods into
-//! groups, and `logind` implements [`login_manager`] with systemd-logind.
+//! groups, and [`Logind`] implements [`login_manager`] with systemd-logind. The kubelet's
 //! `graceful_shutdown` uses them.
 
 pub mod login_manager;
@@ -11,8 +11,7 @@ use std::path::Path;
 
 use tokio::sync::watch;
 
-pub use self::logind::Logind;
-use self::record::ShutdownRecord;
+pub use self::{logind::Logind, record::ShutdownRecord};
 
 /// Whether the node is shutting down, shared by all parts of the kubelet.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ impl NodeShutdown {
     }
 
     /// The times of the last graceful shutdown.
-    pub(crate) const fn record(&self) -> &ShutdownRecord {
+    pub const fn record(&self) -> &ShutdownRecord {
         &self.record
     }
 
@@ -46,7 +45,7 @@ impl NodeShutdown {
     }
 
     /// Sets whether the node is shutting down; returns whether that is a change.
-    pub(crate) fn set(&self, is_under_way: bool) -> bool {
+    pub fn set(&self, is_under_way: bool) -> bool {
         self.is_under_way.send_if_modified(|known| {
             let is_new = *known != is_under_way;
             *known = is_under_way;

@@ -6,6 +6,8 @@
 //! [`status_source::NodeStatusSource`].
 //! [`shutdown`] also works without a cluster.
 
+#![forbid(unsafe_code)]
+
 pub mod addresses;
 pub mod capacity;
 pub mod conditions;

@@ -18,7 +18,7 @@ const FILE: &str = "graceful_node_shutdown_state";
 
 /// The last graceful shutdown, in memory and on disk.
 #[derive(Debug)]
-pub(crate) struct ShutdownRecord {
+pub struct ShutdownRecord {
     path: PathBuf,
     times: Mutex<Times>,
 }
@@ -44,7 +44,7 @@ impl ShutdownRecord {
     }
 
     /// Loads the file, if it exists.
-    pub(crate) async fn load(&self) {
+    pub async fn load(&self) {
         let text = match files::read_to_string(&self.path).await {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -57,7 +57,7 @@ impl ShutdownRecord {
     }
 
     /// Records that the termination of pods begins.
-    pub(crate) async fn begin(&self) {
+    pub async fn begin(&self) {
         *self.times.lock() = Times {
             start_time: Some(clock::now_time()),
             end_time: None,
@@ -66,7 +66,7 @@ impl ShutdownRecord {
     }
 
     /// Records that pods have terminated.
-    pub(crate) async fn end(&self) {
+    pub async fn end(&self) {
         self.times.lock().end_time = Some(clock::now_time());
         self.store().await;
     }
@@ -88,7 +88,7 @@ impl ShutdownRecord {
     }
 
     /// Writes the metrics; zero means never.
-    pub(crate) fn collect(&self, page: &mut Exposition) {
+    pub fn collect(&self, page: &mut Exposition) {
         let times = self.times.lock();
         let seconds = |time: &Option<Time>| {
             // Upstream writes Go's zero time, which is before the epoch, when there is none.

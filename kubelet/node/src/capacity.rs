@@ -9,7 +9,7 @@ use kubelet_pod_spec::{
     resources::is_huge_pages,
 };
 
-use crate::node::reservation::Reservation;
+use crate::reservation::Reservation;
 
 /// Options of capacity and allocatable.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +70,7 @@ pub fn read(machine: &Machine, root_dir: &Path, options: &CapacityOptions) -> Qu
 }
 
 /// The number of reserved huge pages of a size in bytes.
-pub(crate) fn huge_pages(size: u64) -> u64 {
+pub fn huge_pages(size: u64) -> u64 {
     let path = format!(
         "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
         size / 1024
@@ -146,7 +146,7 @@ pub fn check(capacity: &Quantities, options: &CapacityOptions) -> Result<(), Ove
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::reservation::Threshold;
+    use crate::reservation::Threshold;
 
     fn quantities(pairs: &[(&str, &str)]) -> Quantities {
         pairs
