@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde_json::json;
+use tracing::subscriber::NoSubscriber;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
@@ -41,6 +42,9 @@ async fn each_line_about_a_pod_names_it() {
         .with_ansi(false)
         .with_writer(move || writer.clone());
     let _logging = tracing::subscriber::set_default(subscriber.finish());
+    // While there is a single subscriber, tracing asks the thread that first reaches a line whether
+    // to log it, and applies its answer to all threads: that of another test, which logs nothing.
+    let _second = tracing::Dispatch::new(NoSubscriber::default());
     let node = Node::new();
     let kubelet = node.start();
     let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
