@@ -114,13 +114,20 @@ impl KernelFileReader {
         Some(usec.saturating_mul(1000))
     }
 
-    /// All CPU times; `None` for a cgroup without the controller.
-    pub fn cpu_times(&mut self, cgroup: &Cgroup) -> Option<CpuTimes> {
-        let mut times = CpuTimes::default();
+    /// All CPU times; `None` for a cgroup without the controller. If it used no CPU time since
+    /// `last`, they are those.
+    pub fn cpu_times(&mut self, cgroup: &Cgroup, last: Option<CpuTimes>) -> Option<CpuTimes> {
         let Some(v1) = cgroup.v1("cpuacct") else {
             return self.cpu_times_v2(cgroup.unified()?);
         };
-        times.total = self.number(v1, "cpuacct.usage")?;
+        let total = self.number(v1, "cpuacct.usage")?;
+        if last.is_some_and(|last| last.total == total) {
+            return last;
+        }
+        let mut times = CpuTimes {
+            total,
+            ..CpuTimes::default()
+        };
         let stat = self.text(v1, "cpuacct.stat").unwrap_or_default();
         for (key, value) in pairs(stat) {
             let nanoseconds = value.saturating_mul(NANOSECONDS_PER_TICK);

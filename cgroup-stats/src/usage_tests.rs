@@ -141,7 +141,7 @@ fn both_versions_say_the_same() {
     for node in [v1(), v2()] {
         let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
         assert_eq!(reader.cpu(&cgroup), Some(5_000_000_000));
-        let times = reader.cpu_times(&cgroup).unwrap();
+        let times = reader.cpu_times(&cgroup, None).unwrap();
         assert_eq!(times.total, 5_000_000_000);
         assert_eq!((times.user, times.system), (3_000_000_000, 2_000_000_000));
         assert_eq!((times.periods, times.throttled_periods), (10, 4));
@@ -199,10 +199,22 @@ fn both_versions_say_the_same() {
 }
 
 #[test]
+fn times_are_those_of_the_last_call_if_the_total_is() {
+    let mut reader = KernelFileReader::default();
+    let node = v1();
+    let last = reader.cpu_times(&node.cgroup(), None);
+    let node = node.files(&[("cpuacct/cpuacct.stat", "user 500\nsystem 0\n")]);
+    assert_eq!(reader.cpu_times(&node.cgroup(), last), last);
+    let node = node.files(&[("cpuacct/cpuacct.usage", "5000000001\n")]);
+    let times = reader.cpu_times(&node.cgroup(), last).unwrap();
+    assert_eq!((times.total, times.user), (5_000_000_001, 5_000_000_000));
+}
+
+#[test]
 fn throttling_is_in_nanoseconds() {
     let throttled = |node: Node| {
         KernelFileReader::default()
-            .cpu_times(&node.cgroup())
+            .cpu_times(&node.cgroup(), None)
             .unwrap()
             .throttled
     };
@@ -291,7 +303,7 @@ fn a_cgroup_that_is_gone_uses_nothing() {
         assert_eq!(reader.threads(&cgroup), None);
         assert_eq!(reader.io(&cgroup), []);
         assert_eq!(reader.tasks(&cgroup), Tasks::default());
-        assert_eq!(reader.cpu_times(&cgroup), None);
+        assert_eq!(reader.cpu_times(&cgroup, None), None);
     }
 }
 
@@ -337,7 +349,7 @@ proptest! {
             }
             let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
             let _ = reader.cpu(&cgroup);
-            let _ = reader.cpu_times(&cgroup);
+            let _ = reader.cpu_times(&cgroup, None);
             if let Some(memory) = reader.memory(&cgroup) {
                 prop_assert!(memory.working_set() <= memory.usage);
             }

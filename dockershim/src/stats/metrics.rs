@@ -147,7 +147,7 @@ impl StatsCollector {
     }
 
     fn add_cpu(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
-        let Some(times) = self.reader.cpu_times(cgroup) else {
+        let Some(times) = self.reader.cpu_times(cgroup, None) else {
             return;
         };
         metrics.add(family::CPU_USAGE, ["total"], times.total / NANOSECONDS);

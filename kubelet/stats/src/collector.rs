@@ -10,8 +10,8 @@ use std::{
 };
 
 use cgroup_stats::{
-    Cgroup, CpuLimits, CpuRates, Descriptors, DeviceIo, DeviceNames, KernelFileReader,
-    MemoryLimits, Mounts, Resource, is_cgroup_of,
+    Cgroup, CpuRates, CpuTimes, Descriptors, DeviceIo, DeviceNames, KernelFileReader, Memory,
+    Mounts, Resource, is_cgroup_of,
 };
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, SandboxStatus};
 use kubelet_host::clock;
@@ -29,8 +29,9 @@ use crate::{
     },
 };
 
-/// Limits are read again after this time: they are the same for most of a cgroup's life.
-const LIMITS_AGE: Duration = Duration::from_secs(60);
+/// Limits are read again after this time: they are the same for most of a cgroup's life. So are the
+/// values that only a cgroup's own tasks change, even if none of them seems to have run.
+const KNOWN_AGE: Duration = Duration::from_secs(60);
 /// A container may have any number of processes; open files are counted up to this number of them.
 const MAX_EXAMINED: usize = 128;
 /// A pod's cgroup has few others in it. More are not looked through.
@@ -47,16 +48,21 @@ pub(crate) struct Collector {
     /// The directory names of the cgroups of containers and sandboxes, by ID.
     names: HashMap<String, String>,
     /// By the paths of cgroups, and the IDs of containers.
-    limits: HashMap<String, KnownLimits>,
+    known: HashMap<String, Known>,
     devices: DeviceNames,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct KnownLimits {
-    read_at: Instant,
-    cpu: Option<CpuLimits>,
-    memory: MemoryLimits,
-    threads: Option<u64>,
+/// What was read of a cgroup.
+#[derive(Debug)]
+struct Known {
+    limits_at: Instant,
+    details: Details,
+}
+
+impl Known {
+    fn is_fresh(&self) -> bool {
+        self.limits_at.elapsed() < KNOWN_AGE
+    }
 }
 
 /// Where processes are looked for.
@@ -81,7 +87,7 @@ impl Collector {
             rates: CpuRates::default(),
             networks: NetworkProcesses::new(proc),
             names: HashMap::new(),
-            limits: HashMap::new(),
+            known: HashMap::new(),
             devices: DeviceNames::default(),
         }
     }
@@ -112,7 +118,7 @@ impl Collector {
         self.rates.retain(|id| ids.contains(id));
         self.networks.retain(|id| ids.contains(id));
         self.names.retain(|id, _| ids.contains(id.as_str()));
-        self.limits.retain(|id, _| ids.contains(id.as_str()));
+        self.known.retain(|id, _| ids.contains(id.as_str()));
     }
 
     /// The usage of a cgroup that is not a pod's; `None` if it does not exist.
@@ -234,22 +240,26 @@ impl Collector {
         depth: Depth,
     ) -> Option<Usage> {
         let at = now();
-        let (times, total) = match depth {
-            Depth::CpuAndMemory => (None, self.reader.cpu(cgroup)),
+        let times = match depth {
+            Depth::CpuAndMemory => self.reader.cpu(cgroup).map(|total| CpuTimes {
+                total,
+                ..CpuTimes::default()
+            }),
             Depth::Everything => {
-                let times = self.reader.cpu_times(cgroup);
-                (times, times.map(|times| times.total))
+                let known = self.known.get(id).filter(|known| known.is_fresh());
+                let last = known.map(|known| known.details.cpu_times);
+                self.reader.cpu_times(cgroup, last)
             }
         };
         let memory = self.reader.memory(cgroup);
-        if total.is_none() && memory.is_none() {
+        if times.is_none() && memory.is_none() {
             return None;
         }
         let mut usage = Usage {
-            cpu: total.map(|total| CpuUsage {
+            cpu: times.map(|times| CpuUsage {
                 at,
-                total,
-                nano_cores: self.rates.observe(id, Instant::now(), total),
+                total: times.total,
+                nano_cores: self.rates.observe(id, Instant::now(), times.total),
                 pressure: None,
             }),
             memory: memory.map(|memory| MemoryUsage::new(at, &memory)),
@@ -259,44 +269,77 @@ impl Collector {
         if depth == Depth::CpuAndMemory {
             return Some(usage);
         }
-        let mut pressure = |resource| self.reader.pressure(cgroup, resource);
-        usage.io_pressure = pressure(Resource::Io);
-        if let Some(cpu) = &mut usage.cpu {
-            cpu.pressure = pressure(Resource::Cpu);
-        }
-        if let Some(of_memory) = &mut usage.memory {
-            of_memory.pressure = pressure(Resource::Memory);
-        }
-        let limits = self.limits(id, cgroup);
-        usage.details = Some(Box::new(Details {
-            cpu_times: times.unwrap_or_default(),
-            memory: memory.unwrap_or_default(),
-            memory_events: self.reader.memory_events(cgroup),
-            tasks: Tasks {
-                threads_max: limits.threads,
-                ..self.tasks(cgroup, processes)
-            },
-            io: self.io(cgroup),
-            cpu_limits: limits.cpu,
-            memory_limits: limits.memory,
-        }));
+        self.pressures(cgroup, &mut usage);
+        let details = self.details(id, cgroup, processes, (times, memory));
+        usage.details = Some(Box::new(details));
         Some(usage)
     }
 
-    fn limits(&mut self, id: &str, cgroup: &Cgroup) -> KnownLimits {
-        if let Some(known) = self.limits.get(id)
-            && known.read_at.elapsed() < LIMITS_AGE
-        {
-            return *known;
-        }
-        let limits = KnownLimits {
-            read_at: Instant::now(),
-            cpu: self.reader.cpu_limits(cgroup),
-            memory: self.reader.memory_limits(cgroup),
-            threads: self.reader.threads_max(cgroup),
+    /// The kernel measures the pressure on all resources or on none.
+    fn pressures(&mut self, cgroup: &Cgroup, usage: &mut Usage) {
+        let Some(of_cpu) = self.reader.pressure(cgroup, Resource::Cpu) else {
+            return;
         };
-        self.limits.insert(id.to_owned(), limits);
-        limits
+        if let Some(cpu) = &mut usage.cpu {
+            cpu.pressure = Some(of_cpu);
+        }
+        if let Some(memory) = &mut usage.memory {
+            memory.pressure = self.reader.pressure(cgroup, Resource::Memory);
+        }
+        usage.io_pressure = self.reader.pressure(cgroup, Resource::Io);
+    }
+
+    /// Everything that is not read at each depth.
+    fn details(
+        &mut self,
+        id: &str,
+        cgroup: &Cgroup,
+        processes: Processes,
+        (cpu_times, memory): (Option<CpuTimes>, Option<Memory>),
+    ) -> Details {
+        let known = self.known.remove(id).filter(Known::is_fresh);
+        let limits_at = known.as_ref().map(|known| known.limits_at);
+        let memory = memory.unwrap_or_default();
+        let details = match known.map(|known| known.details) {
+            // None of its tasks has run since: they are the same, and have the same open files.
+            Some(known) if Some(known.cpu_times) == cpu_times => Details {
+                memory,
+                // The kernel writes on behalf of a cgroup later only in v2.
+                io: match cgroup.v1("blkio") {
+                    Some(_) => known.io,
+                    None => self.io(cgroup),
+                },
+                ..known
+            },
+            known => {
+                let known = known.map(|it| (it.cpu_limits, it.memory_limits, it.tasks.threads_max));
+                let (cpu_limits, memory_limits, threads_max) = known.unwrap_or_else(|| {
+                    (
+                        self.reader.cpu_limits(cgroup),
+                        self.reader.memory_limits(cgroup),
+                        self.reader.threads_max(cgroup),
+                    )
+                });
+                Details {
+                    cpu_times: cpu_times.unwrap_or_default(),
+                    memory,
+                    memory_events: self.reader.memory_events(cgroup),
+                    tasks: Tasks {
+                        threads_max,
+                        ..self.tasks(cgroup, processes)
+                    },
+                    io: self.io(cgroup),
+                    cpu_limits,
+                    memory_limits,
+                }
+            }
+        };
+        let known = Known {
+            limits_at: limits_at.unwrap_or_else(Instant::now),
+            details: details.clone(),
+        };
+        self.known.insert(id.to_owned(), known);
+        details
     }
 
     fn io(&mut self, cgroup: &Cgroup) -> Vec<(String, DeviceIo)> {

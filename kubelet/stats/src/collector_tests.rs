@@ -153,8 +153,36 @@ async fn limits_are_read_again_after_a_minute() {
     let file = format!("cgroup/{POD}/cri-{CONTAINER}.scope/cpu.max");
     machine.write(&file, "max 100000\n");
     assert_eq!(quota(), Some(50_000));
-    tokio::time::advance(LIMITS_AGE).await;
+    tokio::time::advance(KNOWN_AGE).await;
     assert_eq!(quota(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cgroup_in_which_no_task_ran_has_the_tasks_of_before() {
+    let machine = Machine::new();
+    let mut collector = machine.collector();
+    let cgroup = format!("{POD}/cri-{CONTAINER}.scope");
+    let mut measured = || {
+        let (found, _) = collector.pod(&pod(false), Depth::Everything).unwrap();
+        let usage = &found.containers[0].usage;
+        let details = usage.details.as_ref().unwrap();
+        (
+            details.tasks.threads,
+            details.io.len(),
+            usage.memory.unwrap().usage,
+            details.memory.usage,
+        )
+    };
+    assert_eq!(measured(), (Some(2), 0, Some(500), 500));
+    // Memory is reclaimed, and disks are written to, while no task runs.
+    machine.cgroup(&cgroup, 5_000_000, 400);
+    machine.write(&format!("cgroup/{cgroup}/pids.current"), "3\n");
+    machine.write(&format!("cgroup/{cgroup}/io.stat"), "8:0 wbytes=1\n");
+    assert_eq!(measured(), (Some(2), 1, Some(400), 400));
+    tokio::time::advance(KNOWN_AGE).await;
+    assert_eq!(measured(), (Some(3), 1, Some(400), 400));
+    machine.cgroup(&cgroup, 5_000_001, 400);
+    assert_eq!(measured(), (Some(2), 1, Some(400), 400));
 }
 
 #[test]
@@ -231,11 +259,11 @@ fn what_is_gone_is_forgotten() {
     let machine = Machine::new();
     let mut collector = machine.collector();
     collector.pod(&pod(false), Depth::Everything);
-    assert_eq!((collector.names.len(), collector.limits.len()), (2, 2));
+    assert_eq!((collector.names.len(), collector.known.len()), (2, 2));
     collector.retain(&[pod(false)], &[]);
-    assert_eq!((collector.names.len(), collector.limits.len()), (2, 2));
+    assert_eq!((collector.names.len(), collector.known.len()), (2, 2));
     collector.retain(&[], &[]);
-    assert_eq!((collector.names.len(), collector.limits.len()), (0, 0));
+    assert_eq!((collector.names.len(), collector.known.len()), (0, 0));
 }
 
 #[test]
