@@ -315,9 +315,9 @@ fn serving_template(node_name: &str, addresses: &[NodeAddress]) -> Option<Templa
             _ => {}
         }
     }
-    template.dns_names.sort();
+    template.dns_names.sort_unstable();
     template.dns_names.dedup();
-    template.addresses.sort();
+    template.addresses.sort_unstable();
     template.addresses.dedup();
     (!template.addresses.is_empty()).then_some(template)
 }

@@ -166,10 +166,10 @@ impl PodStatus {
 
     /// Sorts by time, newest first, and by ID if the times are equal.
     pub fn sort(&mut self) {
-        self.sandboxes.sort_by(|a, b| {
+        self.sandboxes.sort_unstable_by(|a, b| {
             (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id))
         });
-        self.containers.sort_by(|a, b| {
+        self.containers.sort_unstable_by(|a, b| {
             (b.created_at, b.restart_count, &b.id).cmp(&(a.created_at, a.restart_count, &a.id))
         });
     }

@@ -143,7 +143,7 @@ impl LogPath {
                 names.push(OsString::from_vec(name.to_bytes().to_vec()));
             }
         }
-        names.sort();
+        names.sort_unstable();
         Ok(names)
     }
 }

@@ -122,7 +122,7 @@ mod tests {
         let mut names: Vec<String> = entries
             .map(|entry| entry.file_name().into_string().unwrap())
             .collect();
-        names.sort();
+        names.sort_unstable();
         names
     }
 

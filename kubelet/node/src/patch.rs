@@ -2,12 +2,13 @@
 //! metadata and status, never the spec.
 
 use k8s_openapi::api::core::v1::Node;
+use kubelet_pod_spec::json;
 use serde_json::{Map, Value, json};
 
 /// The patch that turns `old` into `new`.
 pub fn between(old: &Node, new: &Node) -> Value {
     // Serializing to memory cannot fail.
-    let value = |node| serde_json::to_value(node).unwrap_or_default();
+    let value = |node: &Node| json::to_value(node).unwrap_or_default();
     let (old, new) = (value(old), value(new));
     let mut patch = Map::new();
     for field in ["metadata", "status"] {

@@ -7,7 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kubelet_api_client::events::{EventRecorder, Subject};
-use kubelet_pod_spec::quantity;
+use kubelet_pod_spec::{json, quantity};
 use serde_json::{Map, Value};
 use tracing::info;
 
@@ -172,7 +172,7 @@ pub fn has_changed(old: &NodeStatus, new: &NodeStatus) -> bool {
             ..status.clone()
         };
         // Serializing to memory cannot fail.
-        without_empty(serde_json::to_value(rest).unwrap_or_default())
+        without_empty(json::to_value(&rest).unwrap_or_default())
     };
     rest(old) != rest(new)
 }

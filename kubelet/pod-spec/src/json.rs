@@ -1,11 +1,15 @@
 //! Typed values from JSON, with the path of the field that has the wrong type.
 //!
-//! Every API type is decoded from JSON text, also those that were written as YAML: each further
-//! kind of input would add another copy of all its decoders to the binary.
+//! Every API type is decoded from JSON text, also those that were written as YAML, and encoded to
+//! JSON text: each further kind of input or output would add another copy of all its decoders or
+//! encoders to the binary.
 
 use std::fmt;
 
-use serde::de::{self, Deserialize, DeserializeOwned};
+use serde::{
+    Serialize,
+    de::{self, Deserialize, DeserializeOwned},
+};
 use serde_json::Value;
 
 /// Why a value does not fit its type.
@@ -86,6 +90,14 @@ pub fn from_slice<'a, T: Deserialize<'a>>(text: &'a [u8]) -> serde_json::Result<
 pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, TypeError> {
     let text = value.to_string();
     serde_json::from_str(&text).map_err(|error| type_error(&text, &error))
+}
+
+/// Encodes a value as a JSON value.
+///
+/// # Errors
+/// As [`serde_json::to_value`].
+pub fn to_value(value: &impl Serialize) -> serde_json::Result<Value> {
+    from_slice(&serde_json::to_vec(value)?)
 }
 
 /// The error of a text that [`Value`] wrote, without white space.

@@ -171,7 +171,7 @@ fn decode_pod(
         field: format!("{place}{}", error.path),
         message: error.message,
     })?;
-    if let Ok(known) = serde_json::to_value(&pod) {
+    if let Ok(known) = json::to_value(&pod) {
         let mut unknown = Vec::new();
         unknown_fields(&object, &known, "", &mut unknown);
         if !unknown.is_empty() {

@@ -77,7 +77,7 @@ mod tests {
             Place::of(&pod("important", json!(1), &burstable("3")), &had, at(4)),
             Place::of(&pod("less", json!(-1), &burstable("1")), &had, at(5)),
         ];
-        places.sort();
+        places.sort_unstable();
         let order = places.map(|place| place.uid.to_string());
         let expected = ["less", "important", "guaranteed", "early", "late", "new"];
         assert_eq!(order, expected);

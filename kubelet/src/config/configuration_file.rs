@@ -167,7 +167,7 @@ pub(super) fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, SettingsError> {
             paths.push(path);
         }
     }
-    paths.sort();
+    paths.sort_unstable();
     Ok(paths)
 }
 

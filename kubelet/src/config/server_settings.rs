@@ -6,6 +6,7 @@ use std::{
 };
 
 use kubelet_http::roots::Roots;
+use kubelet_pod_spec::json;
 use kubelet_server::{
     options::{
         AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
@@ -147,7 +148,7 @@ fn configz(config: &KubeletConfiguration) -> Value {
     // Upstream's answer has neither.
     shown.api_version.clear();
     shown.kind.clear();
-    let mut value = serde_json::to_value(&shown).unwrap_or(Value::Null);
+    let mut value = json::to_value(&shown).unwrap_or(Value::Null);
     prune(&mut value);
     Value::Object(Map::from_iter([("kubeletconfig".to_owned(), value)]))
 }

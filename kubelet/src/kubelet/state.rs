@@ -46,7 +46,7 @@ impl Kubelet {
                 pod
             })
             .collect();
-        pods.sort_by(|a, b| {
+        pods.sort_unstable_by(|a, b| {
             let key = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
             key(a).cmp(&key(b))
         });

@@ -26,7 +26,7 @@ pub(super) fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &NodeFacts) -> Vec
         .filter_map(|other| Some(resources::requests(other.spec.as_ref()?)))
         .collect();
     let mut names: Vec<&String> = requests.keys().filter(|name| counts(name, node)).collect();
-    names.sort_by_key(|name| (rank(name), *name));
+    names.sort_unstable_by_key(|name| (rank(name), *name));
     shortages.extend(names.into_iter().filter_map(|name| {
         let used = others.iter().filter_map(|other| other.get(name)).sum();
         let requested = requests.get(name).copied().unwrap_or_default();

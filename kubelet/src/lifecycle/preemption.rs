@@ -298,7 +298,7 @@ mod tests {
         };
         let missing = [("cpu", 1000), ("memory", 1000 << 20)];
         let names = |mut chosen: Vec<String>| {
-            chosen.sort();
+            chosen.sort_unstable();
             chosen
         };
         // Two halves are closer than all of one resource.

@@ -4,6 +4,7 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 use kubelet_pod_spec::{
     ephemeral::as_container,
+    json,
     resources::{self, Amounts},
 };
 
@@ -100,7 +101,7 @@ fn volume_source(volume: &Volume, path: &str, found: &mut UnsupportedFields<'_>)
 
 /// Name of the volume's source field.
 fn volume_kind(volume: &Volume) -> String {
-    let json = serde_json::to_value(volume).unwrap_or_default();
+    let json = json::to_value(volume).unwrap_or_default();
     let mut fields = json.as_object().into_iter().flat_map(|o| o.keys());
     fields
         .find(|field| *field != "name")

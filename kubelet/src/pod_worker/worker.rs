@@ -336,7 +336,7 @@ mod tests {
         let mut delays: Vec<Duration> = (0..50)
             .map(|_| jittered(RETRY.clone().after_failure()))
             .collect();
-        delays.sort();
+        delays.sort_unstable();
         delays.dedup();
         assert!(delays.len() > 10, "{delays:?}");
     }

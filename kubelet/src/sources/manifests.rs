@@ -278,7 +278,7 @@ fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
             paths.push(entry.path());
         }
     }
-    paths.sort();
+    paths.sort_unstable();
     Ok(paths)
 }
 

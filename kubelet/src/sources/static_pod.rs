@@ -1,7 +1,7 @@
 //! Static pods: pods without an API server. Their identity is derived from the manifest, its
 //! location and the node.
 
-use std::{io, path::Path};
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};
 use kubelet_pod_spec::{
@@ -90,25 +90,14 @@ fn tolerate(tolerations: &mut Vec<Toleration>) {
 }
 
 fn hash(pod: &Pod, origin: Origin<'_>, node_name: &str) -> Result<String, serde_json::Error> {
-    struct Hasher(Sha256);
-    impl io::Write for Hasher {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.update(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut hasher = Hasher(Sha256::new());
-    serde_json::to_writer(&mut hasher, pod)?;
+    let mut hasher = Sha256::new_with_prefix(serde_json::to_vec(pod)?);
     let place = match origin {
         Origin::File(path) => format!("\0host:{node_name}\0file:{}", path.display()),
         Origin::Url(url) => format!("\0url:{url}"),
     };
-    hasher.0.update(place.as_bytes());
+    hasher.update(place.as_bytes());
     let mut hex = String::with_capacity(UID_DIGITS);
-    for byte in hasher.0.finalize().iter().take(UID_DIGITS / 2) {
+    for byte in hasher.finalize().iter().take(UID_DIGITS / 2) {
         hex.extend(
             [byte >> 4, byte & 0xf]
                 .into_iter()

@@ -95,7 +95,7 @@ pub(super) fn ephemeral_container_statuses(inputs: Inputs<'_>) -> Vec<ContainerS
 
 fn by_name(statuses: impl Iterator<Item = ContainerStatus>) -> Vec<ContainerStatus> {
     let mut statuses: Vec<ContainerStatus> = statuses.collect();
-    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     statuses
 }
 

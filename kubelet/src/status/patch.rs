@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
-    quantity,
+    json, quantity,
 };
 use serde_json::{Map, Value, json};
 
@@ -41,8 +41,8 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// A status cannot be serialised.
 pub(super) fn between(server: &Pod, report: &Report) -> Result<Option<Value>, serde_json::Error> {
     let old = server.status.clone().unwrap_or_default();
-    let theirs = object(serde_json::to_value(&old)?);
-    let ours = object(serde_json::to_value(&*report.status)?);
+    let theirs = object(json::to_value(&old)?);
+    let ours = object(json::to_value(&*report.status)?);
     let ends = is_terminal(&report.status) && !is_terminal(&old);
     let mut patch = Map::new();
 

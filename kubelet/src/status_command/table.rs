@@ -23,7 +23,7 @@ pub(super) fn table(pods: &mut [Pod], wide: bool, now: Timestamp) -> String {
     if pods.is_empty() {
         return "No pods found.\n".to_owned();
     }
-    pods.sort_by(|a, b| key(a).cmp(&key(b)));
+    pods.sort_unstable_by(|a, b| key(a).cmp(&key(b)));
     let columns = COLUMNS
         .into_iter()
         .chain(WIDE_COLUMNS.into_iter().filter(|_| wide))

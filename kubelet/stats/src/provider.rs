@@ -239,7 +239,7 @@ fn measure(
         .into_iter()
         .filter_map(|cgroup| collector.cgroup(cgroup, depth))
         .collect();
-    subjects.sort_by(|a, b| {
+    subjects.sort_unstable_by(|a, b| {
         let key = |it: &PodSubject| {
             (
                 identity::namespace(&it.pod).to_owned(),

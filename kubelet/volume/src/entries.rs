@@ -21,6 +21,6 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<(String, PathBuf)>, VolumeError
         let name = entry.file_name().to_string_lossy().into_owned();
         children.push((name, entry.path()));
     }
-    children.sort();
+    children.sort_unstable();
     Ok(children)
 }

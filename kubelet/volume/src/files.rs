@@ -109,7 +109,7 @@ fn nested_in(name: &str, container: &Container) -> Vec<PathBuf> {
             }
         }
     }
-    nested.sort();
+    nested.sort_unstable();
     // A mount point below another one is created in the outer mount.
     let mut outermost: Vec<PathBuf> = Vec::new();
     for path in nested {

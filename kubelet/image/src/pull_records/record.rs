@@ -149,7 +149,7 @@ impl ImagePullCredentials {
             .sort_by(|a, b| a.coordinates.cmp(&b.coordinates));
         self.kubernetes_service_accounts
             .extend(new.kubernetes_service_accounts);
-        self.kubernetes_service_accounts.sort();
+        self.kubernetes_service_accounts.sort_unstable();
         self.kubernetes_service_accounts.dedup();
         *self != before
     }

@@ -85,7 +85,7 @@ impl Store {
             .filter(ImagePullIntent::is_known)
             .map(|intent| intent.image)
             .collect();
-        images.sort();
+        images.sort_unstable();
         images
     }
 

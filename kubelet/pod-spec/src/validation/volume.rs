@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     field::{Faults, Path},
-    names, quantity,
+    json, names, quantity,
 };
 
 const MAX_MODE: i64 = 0o777;
@@ -44,7 +44,7 @@ pub(super) fn validate_all(volumes: &[Volume], path: &Path, faults: &mut Faults)
 
 /// Names of a volume's or projection's sources: all its fields except the name.
 fn sources(volume: &impl serde::Serialize) -> Vec<String> {
-    match serde_json::to_value(volume) {
+    match json::to_value(volume) {
         Ok(serde_json::Value::Object(fields)) => fields
             .into_iter()
             .map(|(field, _)| field)

@@ -198,7 +198,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ProviderConfigError> {
             path: path.to_owned(),
         });
     }
-    files.sort();
+    files.sort_unstable();
     Ok(files)
 }
 
