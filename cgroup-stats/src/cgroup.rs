@@ -8,7 +8,7 @@ use std::{
 /// The directories of a cgroup. Only in v1 does each controller have its own directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cgroup {
-    pub(crate) v1: BTreeMap<String, PathBuf>,
+    pub(crate) v1: BTreeMap<&'static str, PathBuf>,
     pub(crate) unified: Option<PathBuf>,
 }
 
@@ -45,7 +45,7 @@ impl Cgroup {
         let v1 = self.v1.iter();
         Self {
             v1: v1
-                .filter_map(|(controller, path)| Some((controller.clone(), to(path)?)))
+                .filter_map(|(controller, path)| Some((*controller, to(path)?)))
                 .collect(),
             unified: self.unified.as_deref().and_then(to),
         }

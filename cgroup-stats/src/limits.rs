@@ -114,7 +114,7 @@ mod tests {
         );
         let v1 = Cgroup {
             v1: ["cpu", "memory"]
-                .map(|name| (name.to_owned(), dir.path().to_owned()))
+                .map(|name| (name, dir.path().to_owned()))
                 .into(),
             unified: None,
         };

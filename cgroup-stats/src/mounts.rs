@@ -22,7 +22,7 @@ struct Mount {
 /// The mounts of all hierarchies.
 #[derive(Debug, Default)]
 pub struct Mounts {
-    v1: BTreeMap<String, Mount>,
+    v1: BTreeMap<&'static str, Mount>,
     unified: Option<Mount>,
 }
 
@@ -62,10 +62,9 @@ impl Mounts {
                     mounts.unified.get_or_insert_with(mount);
                 }
                 Some("cgroup") => {
-                    let controllers = options.split(',');
-                    for controller in controllers.filter(|name| CONTROLLERS.contains(name)) {
-                        let entry = mounts.v1.entry(controller.to_owned());
-                        entry.or_insert_with(mount);
+                    let known = |name| CONTROLLERS.into_iter().find(|known| *known == name);
+                    for controller in options.split(',').filter_map(known) {
+                        mounts.v1.entry(controller).or_insert_with(mount);
                     }
                 }
                 _ => {}
@@ -80,7 +79,7 @@ impl Mounts {
         let v1 = self.v1.iter();
         Cgroup {
             v1: v1
-                .map(|(controller, mount)| (controller.clone(), mount.point.join(relative)))
+                .map(|(controller, mount)| (*controller, mount.point.join(relative)))
                 .collect(),
             unified: self
                 .unified
@@ -102,9 +101,11 @@ impl Mounts {
                 continue;
             }
             for controller in controllers.split(',') {
-                let mount = self.v1.get(controller);
-                if let Some(directory) = mount.and_then(|m| m.directory(path, id)) {
-                    cgroup.v1.insert(controller.to_owned(), directory);
+                let mount = self.v1.get_key_value(controller);
+                if let Some((controller, mount)) = mount
+                    && let Some(directory) = mount.directory(path, id)
+                {
+                    cgroup.v1.insert(controller, directory);
                 }
             }
         }

@@ -19,9 +19,10 @@ const SHORT: usize = 2048;
 #[derive(Debug, Default)]
 pub struct KernelFileReader {
     buffer: Vec<u8>,
-    /// The directory of the last read. Several files of a cgroup are read in a row, and the lookup
-    /// of its long path would be a large part of the cost of each.
-    directory: Option<(PathBuf, OwnedFd)>,
+    /// The directory of the last read, opened at the second read of its files. Several files of a
+    /// cgroup are read in a row, and the lookup of its long path would be a large part of the cost
+    /// of each.
+    directory: Option<(PathBuf, Option<OwnedFd>)>,
 }
 
 impl KernelFileReader {
@@ -44,19 +45,24 @@ impl KernelFileReader {
 
     fn open(&mut self, directory: &Path, file: &str) -> Option<File> {
         let read_only = OFlags::RDONLY | OFlags::CLOEXEC;
-        if let Some((path, opened)) = &self.directory
-            && path.as_os_str() == directory.as_os_str()
-            && let Ok(file) = openat(opened, file, read_only, Mode::empty())
+        let last = self.directory.take();
+        let Some((path, opened)) = last.filter(|(path, _)| path.as_os_str() == directory) else {
+            let file = openat(CWD, directory.join(file), read_only, Mode::empty());
+            self.directory = Some((directory.to_owned(), None));
+            return file.ok().map(File::from);
+        };
+        if let Some(opened) = opened
+            && let Ok(file) = openat(&opened, file, read_only, Mode::empty())
         {
+            self.directory = Some((path, Some(opened)));
             return Some(file.into());
         }
-        // Another directory, or one that was removed and made again.
-        self.directory = None;
+        // It was read once so far, or was removed and made again.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, directory, flags, Mode::empty()).ok()?;
-        let found = openat(&opened, file, read_only, Mode::empty());
-        self.directory = Some((directory.to_owned(), opened));
-        found.ok().map(File::from)
+        let file = openat(&opened, file, read_only, Mode::empty());
+        self.directory = Some((path, Some(opened)));
+        file.ok().map(File::from)
     }
 
     /// The text of an open file that the kernel may return in several pieces.

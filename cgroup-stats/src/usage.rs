@@ -1,7 +1,10 @@
 //! A cgroup's usage, from its files: see the kernel's `cgroup-v1/*.rst` and `cgroup-v2.rst`.
 //! Missing or unexpected files have no value.
 
-use std::path::Path;
+use std::{
+    hash::{DefaultHasher, Hasher as _},
+    path::Path,
+};
 
 use crate::{
     cgroup::Cgroup,
@@ -54,6 +57,9 @@ pub struct Memory {
     pub major_page_faults: u64,
     /// Swap; `None` if the kernel does not account for it.
     pub swap: Option<Swap>,
+    /// A digest of `memory.stat`, by which a later reading finds it unchanged; 0 for the
+    /// node.
+    pub stat_digest: u64,
 }
 
 /// Swap, in bytes.
@@ -177,12 +183,23 @@ impl KernelFileReader {
         }
     }
 
+    /// Memory and swap of a cgroup in which no task has run since `last` was read. What is not in
+    /// `memory.stat`, its limits and the use by the kernel, is as in `last` if that file is the same.
+    pub fn memory_of_idle(&mut self, cgroup: &Cgroup, last: Memory) -> Option<Memory> {
+        let directory = cgroup.v1("memory").or(cgroup.unified())?;
+        if digest(self.text(directory, "memory.stat")?) == last.stat_digest {
+            return Some(last);
+        }
+        self.memory(cgroup)
+    }
+
     fn memory_v1(&mut self, directory: &Path) -> Option<Memory> {
         let mut memory = Memory {
             usage: self.number(directory, "memory.usage_in_bytes")?,
             ..Memory::default()
         };
         let stat = self.text(directory, "memory.stat").unwrap_or_default();
+        memory.stat_digest = digest(stat);
         let (mut swapped, mut limited) = (None, true);
         for (key, value) in pairs(stat) {
             match key {
@@ -227,6 +244,7 @@ impl KernelFileReader {
             ..Memory::default()
         };
         let stat = self.text(directory, "memory.stat").unwrap_or_default();
+        memory.stat_digest = digest(stat);
         for (key, value) in pairs(stat) {
             match key {
                 "inactive_file" => memory.inactive_file = value,
@@ -297,6 +315,12 @@ impl KernelFileReader {
             threads: self.number(directory, "pids.current"),
         }
     }
+}
+
+fn digest(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -137,6 +137,22 @@ fn v2() -> Node {
 }
 
 #[test]
+fn memory_of_an_idle_cgroup_is_read_again_once_its_stat_has_changed() {
+    for (node, usage, stat) in [
+        (v1(), "memory/memory.usage_in_bytes", "memory/memory.stat"),
+        (v2(), "unified/memory.current", "unified/memory.stat"),
+    ] {
+        let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
+        let last = reader.memory(&cgroup).unwrap();
+        let node = node.files(&[(usage, "900\n")]);
+        assert_eq!(reader.memory_of_idle(&cgroup, last), Some(last));
+        let _node = node.files(&[(stat, "total_rss 500\nanon 500\n")]);
+        let memory = reader.memory_of_idle(&cgroup, last).unwrap();
+        assert_eq!((memory.usage, memory.rss), (900, 500));
+    }
+}
+
+#[test]
 fn both_versions_say_the_same() {
     for node in [v1(), v2()] {
         let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
@@ -166,6 +182,7 @@ fn both_versions_say_the_same() {
                     usage: 400,
                     available: Some(3600),
                 }),
+                stat_digest: memory.stat_digest,
             }
         );
         assert_eq!(

@@ -55,13 +55,17 @@ pub(crate) struct Collector {
 /// What was read of a cgroup.
 #[derive(Debug)]
 struct Known {
-    limits_at: Instant,
-    details: Details,
+    /// When everything was read.
+    at: Instant,
+    /// The CPU time in nanoseconds and the memory, from the last reading of any depth.
+    last: Option<(u64, Memory)>,
+    /// From the last reading in full.
+    details: Option<Details>,
 }
 
 impl Known {
     fn is_fresh(&self) -> bool {
-        self.limits_at.elapsed() < KNOWN_AGE
+        self.at.elapsed() < KNOWN_AGE
     }
 }
 
@@ -240,20 +244,38 @@ impl Collector {
         depth: Depth,
     ) -> Option<Usage> {
         let at = now();
+        let known = self.known.get(id).filter(|known| known.is_fresh());
         let times = match depth {
             Depth::CpuAndMemory => self.reader.cpu(cgroup).map(|total| CpuTimes {
                 total,
                 ..CpuTimes::default()
             }),
             Depth::Everything => {
-                let known = self.known.get(id).filter(|known| known.is_fresh());
-                let last = known.map(|known| known.details.cpu_times);
+                let details = known.and_then(|known| known.details.as_ref());
+                let last = details.map(|details| details.cpu_times);
                 self.reader.cpu_times(cgroup, last)
             }
         };
-        let memory = self.reader.memory(cgroup);
+        let last = known.and_then(|known| known.last);
+        let memory = match last.filter(|last| times.is_some_and(|times| times.total == last.0)) {
+            // None of its tasks has run since.
+            Some((_, last)) => self.reader.memory_of_idle(cgroup, last),
+            None => self.reader.memory(cgroup),
+        };
         if times.is_none() && memory.is_none() {
             return None;
+        }
+        let last = times.map(|times| times.total).zip(memory);
+        match self.known.get_mut(id).filter(|known| known.is_fresh()) {
+            Some(known) => known.last = last,
+            None => {
+                let known = Known {
+                    at: Instant::now(),
+                    last,
+                    details: None,
+                };
+                self.known.insert(id.to_owned(), known);
+            }
         }
         let mut usage = Usage {
             cpu: times.map(|times| CpuUsage {
@@ -297,10 +319,9 @@ impl Collector {
         processes: Processes,
         (cpu_times, memory): (Option<CpuTimes>, Option<Memory>),
     ) -> Details {
-        let known = self.known.remove(id).filter(Known::is_fresh);
-        let limits_at = known.as_ref().map(|known| known.limits_at);
+        let known = self.known.get_mut(id).and_then(|it| it.details.take());
         let memory = memory.unwrap_or_default();
-        let details = match known.map(|known| known.details) {
+        let details = match known {
             // None of its tasks has run since: they are the same, and have the same open files.
             Some(known) if Some(known.cpu_times) == cpu_times => Details {
                 memory,
@@ -334,11 +355,9 @@ impl Collector {
                 }
             }
         };
-        let known = Known {
-            limits_at: limits_at.unwrap_or_else(Instant::now),
-            details: details.clone(),
-        };
-        self.known.insert(id.to_owned(), known);
+        if let Some(known) = self.known.get_mut(id) {
+            known.details = Some(details.clone());
+        }
         details
     }
 

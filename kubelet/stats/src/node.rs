@@ -92,6 +92,7 @@ fn memory(meminfo: &str, vmstat: &str) -> Memory {
         kernel: None,
         page_faults: number(vmstat, "pgfault"),
         major_page_faults: number(vmstat, "pgmajfault"),
+        stat_digest: 0,
         swap: Some(Swap {
             usage: kibibytes("SwapTotal:").saturating_sub(swap_free),
             available: Some(swap_free),
