@@ -53,7 +53,18 @@ impl KernelFileReader {
     }
 }
 
+impl Stall {
+    fn is_over(&self) -> bool {
+        [self.avg10, self.avg60, self.avg300] == [0.0; 3]
+    }
+}
+
 impl Pressure {
+    /// Whether no task waited for minutes.
+    pub fn is_over(&self) -> bool {
+        [self.some, self.full].iter().flatten().all(Stall::is_over)
+    }
+
     /// Parses a pressure file; `None` if it has no values.
     pub fn parse(text: &str) -> Option<Self> {
         let mut pressure = Self::default();

@@ -11,7 +11,7 @@ use std::{
 
 use cgroup_stats::{
     Cgroup, CpuRates, CpuTimes, Descriptors, DeviceIo, DeviceNames, KernelFileReader, Memory,
-    Mounts, Resource, is_cgroup_of,
+    Mounts, Pressure, Resource, is_cgroup_of,
 };
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, SandboxStatus};
 use kubelet_host::clock;
@@ -61,6 +61,23 @@ struct Known {
     last: Option<(u64, Memory)>,
     /// From the last reading in full.
     details: Option<Details>,
+    pressures: Option<Pressures>,
+}
+
+/// The pressure on each resource. The kernel measures it on all resources or on none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pressures {
+    cpu: Option<Pressure>,
+    memory: Option<Pressure>,
+    io: Option<Pressure>,
+}
+
+impl Pressures {
+    /// Whether no task waited for minutes.
+    fn are_over(&self) -> bool {
+        let all = [self.cpu, self.memory, self.io];
+        all.iter().flatten().all(Pressure::is_over)
+    }
 }
 
 impl Known {
@@ -256,10 +273,13 @@ impl Collector {
                 self.reader.cpu_times(cgroup, last)
             }
         };
-        let last = known.and_then(|known| known.last);
-        let memory = match last.filter(|last| times.is_some_and(|times| times.total == last.0)) {
-            // None of its tasks has run since.
-            Some((_, last)) => self.reader.memory_of_idle(cgroup, last),
+        // If none of its tasks has run since.
+        let idle = known.and_then(|known| {
+            let (total, memory) = known.last?;
+            (times?.total == total).then_some((memory, known.pressures))
+        });
+        let memory = match idle {
+            Some((last, _)) => self.reader.memory_of_idle(cgroup, last),
             None => self.reader.memory(cgroup),
         };
         if times.is_none() && memory.is_none() {
@@ -273,6 +293,7 @@ impl Collector {
                     at: Instant::now(),
                     last,
                     details: None,
+                    pressures: None,
                 };
                 self.known.insert(id.to_owned(), known);
             }
@@ -291,24 +312,36 @@ impl Collector {
         if depth == Depth::CpuAndMemory {
             return Some(usage);
         }
-        self.pressures(cgroup, &mut usage);
+        let pressures = idle.and_then(|(_, pressures)| pressures);
+        // A task that waits through and through is seen at the next reading in full.
+        let pressures = match pressures.filter(Pressures::are_over) {
+            Some(pressures) => pressures,
+            None => self.pressures(cgroup),
+        };
+        if let Some(cpu) = &mut usage.cpu {
+            cpu.pressure = pressures.cpu;
+        }
+        if let Some(memory) = &mut usage.memory {
+            memory.pressure = pressures.memory;
+        }
+        usage.io_pressure = pressures.io;
+        if let Some(known) = self.known.get_mut(id) {
+            known.pressures = Some(pressures);
+        }
         let details = self.details(id, cgroup, processes, (times, memory));
         usage.details = Some(Box::new(details));
         Some(usage)
     }
 
-    /// The kernel measures the pressure on all resources or on none.
-    fn pressures(&mut self, cgroup: &Cgroup, usage: &mut Usage) {
+    fn pressures(&mut self, cgroup: &Cgroup) -> Pressures {
         let Some(of_cpu) = self.reader.pressure(cgroup, Resource::Cpu) else {
-            return;
+            return Pressures::default();
         };
-        if let Some(cpu) = &mut usage.cpu {
-            cpu.pressure = Some(of_cpu);
+        Pressures {
+            cpu: Some(of_cpu),
+            memory: self.reader.pressure(cgroup, Resource::Memory),
+            io: self.reader.pressure(cgroup, Resource::Io),
         }
-        if let Some(memory) = &mut usage.memory {
-            memory.pressure = self.reader.pressure(cgroup, Resource::Memory);
-        }
-        usage.io_pressure = self.reader.pressure(cgroup, Resource::Io);
     }
 
     /// Everything that is not read at each depth.

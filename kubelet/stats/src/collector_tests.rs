@@ -191,6 +191,31 @@ async fn a_cgroup_in_which_no_task_ran_has_the_tasks_of_before() {
     assert_eq!(measured(), (Some(2), 1, Some(400), 400));
 }
 
+#[tokio::test(start_paused = true)]
+async fn pressure_of_an_idle_cgroup_is_read_until_it_is_over() {
+    let machine = Machine::new();
+    let mut collector = machine.collector();
+    let file = format!("cgroup/{POD}/cri-{CONTAINER}.scope/cpu.pressure");
+    let waited = |avg300: &str, total: u64| {
+        let text = format!("some avg10=0.00 avg60=0.00 avg300={avg300} total={total}\n");
+        machine.write(&file, &text);
+    };
+    let mut measured = || {
+        let (found, _) = collector.pod(&pod(false), Depth::Everything).unwrap();
+        let cpu = found.containers[0].usage.cpu.unwrap();
+        cpu.pressure.unwrap().some.unwrap().total
+    };
+    waited("0.01", 5);
+    assert_eq!(measured(), 5_000);
+    waited("0.00", 6);
+    assert_eq!(measured(), 6_000);
+    // A task that began to wait did not run either.
+    waited("0.00", 7);
+    assert_eq!(measured(), 6_000);
+    tokio::time::advance(KNOWN_AGE).await;
+    assert_eq!(measured(), 7_000);
+}
+
 #[test]
 fn the_host_network_is_not_a_pods() {
     let machine = Machine::new();
