@@ -2,10 +2,10 @@
 
 use cri_proto::runtime::v1::{
     AuthConfig, Image, ImageFsInfoRequest, ImageFsInfoResponse, ImageSpec, ImageStatusRequest,
-    ListImagesRequest, PodSandboxConfig, PullImageRequest,
+    ListImagesRequest, PodSandboxConfig, PullImageRequest, RemoveImageRequest,
 };
 
-use super::{CriClient, CriError, deadline::failed};
+use super::{CriClient, CriError, deadline::failed, gone_is_fine};
 
 impl CriClient {
     /// The image with this name; `None` if the runtime does not have it.
@@ -30,6 +30,18 @@ impl CriClient {
         let mut client = self.image.clone();
         let call = client.list_images(ListImagesRequest::default());
         Ok(self.call("ListImages", "", call).await?.images)
+    }
+
+    /// Removes an image; by its ID, with all its names. An image that no longer exists is not an
+    /// error.
+    ///
+    /// # Errors
+    /// The call failed; some runtimes refuse to remove an image that a container uses.
+    pub async fn remove_image(&self, image: ImageSpec) -> Result<(), CriError> {
+        let name = image.image.clone();
+        let mut client = self.image.clone();
+        let call = client.remove_image(RemoveImageRequest { image: Some(image) });
+        gone_is_fine(self.call("RemoveImage", &name, call).await)
     }
 
     /// The file systems of images and writable layers, and what the runtime uses of them.

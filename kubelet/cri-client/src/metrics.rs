@@ -163,6 +163,7 @@ fn operation(verb: &'static str) -> &'static str {
         "ListImages" => "list_images",
         "ImageStatus" => "image_status",
         "PullImage" => "pull_image",
+        "RemoveImage" => "remove_image",
         _ => verb,
     }
 }

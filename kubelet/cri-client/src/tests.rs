@@ -1,3 +1,6 @@
+use cri_proto::runtime::v1::ImageSpec;
+use fake_runtime::{FakeRuntime, Fault, Times, Verb};
+
 use super::*;
 
 fn at(runtime_endpoint: &str) -> CriOptions {
@@ -32,4 +35,27 @@ async fn an_absent_runtime_is_an_error_of_the_call() {
     assert!(!error.is_answer());
     let status = tonic::Status::unavailable("the registry is away");
     assert!(deadline::failed("PullImage", "a:1", status).is_answer());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_is_removed_by_id_and_may_be_gone_already() {
+    let runtime = FakeRuntime::new();
+    let channel = runtime.channel();
+    let client = CriClient::from_channels(channel.clone(), channel, Duration::from_secs(5));
+    let id = runtime.add_image("busybox:1");
+    runtime.add_image("busybox:2");
+    let image = ImageSpec {
+        image: id,
+        ..ImageSpec::default()
+    };
+    let away = Fault::Error(tonic::Status::unavailable("away"));
+    runtime.fault(Verb::RemoveImage, away, Times::Once);
+    client.remove_image(image.clone()).await.unwrap_err();
+    client.remove_image(image.clone()).await.unwrap();
+    let left = client.list_images().await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].repo_tags, ["docker.io/library/busybox:2"]);
+    let gone = Fault::Error(tonic::Status::not_found("no such image"));
+    runtime.fault(Verb::RemoveImage, gone, Times::Once);
+    client.remove_image(image).await.unwrap();
 }

@@ -146,6 +146,13 @@ impl FakeRuntime {
         }
     }
 
+    /// Edits an image on the node: its size, whether it is pinned.
+    pub fn edit_image(&self, id: &str, edit: impl FnOnce(&mut cri::Image)) {
+        if let Some(image) = self.0.world.lock().images.get_mut(id) {
+            edit(image);
+        }
+    }
+
     /// Makes a reference pullable without putting the image on the node.
     pub fn add_pullable_image(&self, reference: &str) {
         let name = image_names::normalised(reference);
