@@ -8,6 +8,10 @@ pub const STARTED: &str = "Started";
 pub const FAILED: &str = "Failed";
 /// A container is being stopped.
 pub const KILLING: &str = "Killing";
+/// A pod was evicted.
+pub const EVICTED: &str = "Evicted";
+/// A pod did not end within its grace period.
+pub const EXCEEDED_GRACE_PERIOD: &str = "ExceededGracePeriod";
 /// A pod is being preempted to make room for a critical one.
 pub const PREEMPTING: &str = "Preempting";
 /// A retry waits for its back-off.
@@ -89,6 +93,16 @@ pub const NODE_ALLOCATABLE_ENFORCED: &str = "NodeAllocatableEnforced";
 pub const FAILED_NODE_ALLOCATABLE_ENFORCEMENT: &str = "FailedNodeAllocatableEnforcement";
 /// The cgroup of a pod could not be created.
 pub const FAILED_TO_CREATE_POD_CONTAINER: &str = "FailedToCreatePodContainer";
+/// Too little of a resource is available on the node.
+pub const EVICTION_THRESHOLD_MET: &str = "EvictionThresholdMet";
+/// Dead containers could not be removed.
+pub const CONTAINER_GC_FAILED: &str = "ContainerGCFailed";
+/// Unused images could not be removed, repeatedly.
+pub const IMAGE_GC_FAILED: &str = "ImageGCFailed";
+/// The removal of unused images did not free enough space.
+pub const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
+/// The image file system has no capacity.
+pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
 /// The node ran out of memory, and a process was killed.
 pub const SYSTEM_OOM: &str = "SystemOOM";
 /// The node was rebooted.

@@ -59,22 +59,45 @@ impl EventRecorder {
 
     /// Records a normal event. `message` is formatted only if the event is used.
     pub fn normal(&self, subject: Subject<'_>, reason: &str, message: impl fmt::Display) {
-        self.record(subject, "Normal", reason, &message);
+        self.record(subject, "Normal", reason, &[], &message);
     }
 
     /// Records a warning. `message` as for [`Self::normal`].
     pub fn warning(&self, subject: Subject<'_>, reason: &str, message: impl fmt::Display) {
-        self.record(subject, "Warning", reason, &message);
+        self.record(subject, "Warning", reason, &[], &message);
     }
 
-    fn record(&self, subject: Subject<'_>, kind: &str, reason: &str, message: &dyn fmt::Display) {
+    /// Records a warning with annotations. `message` as for [`Self::normal`].
+    pub fn annotated_warning(
+        &self,
+        subject: Subject<'_>,
+        reason: &str,
+        annotations: &[(&'static str, String)],
+        message: impl fmt::Display,
+    ) {
+        self.record(subject, "Warning", reason, annotations, &message);
+    }
+
+    fn record(
+        &self,
+        subject: Subject<'_>,
+        kind: &str,
+        reason: &str,
+        annotations: &[(&'static str, String)],
+        message: &dyn fmt::Display,
+    ) {
         debug!(object = %Object(subject), kind, reason, %message, "event");
         let Some(sink) = &self.0 else {
             return;
         };
-        let Some(event) = sink.event(subject, kind, reason, message) else {
+        let Some(mut event) = sink.event(subject, kind, reason, message) else {
             return;
         };
+        if !annotations.is_empty() {
+            let pairs = annotations.iter();
+            let owned = pairs.map(|(key, value)| ((*key).to_owned(), value.clone()));
+            event.metadata.annotations = Some(owned.collect());
+        }
         let is_full = sink.queue.try_send(event).is_err();
         let was_full = sink.is_full.swap(is_full, Ordering::Relaxed);
         if is_full && !was_full && !sink.queue.is_closed() {
@@ -194,6 +217,12 @@ mod tests {
         assert_eq!(event["firstTimestamp"], event["lastTimestamp"]);
         let event = events.recv().await.unwrap();
         assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
+        assert_eq!(event.metadata.annotations, None);
+        let annotations = [("key", "value".to_owned())];
+        recorder.annotated_warning(Subject::Node, "Evicted", &annotations, "m");
+        let event = events.recv().await.unwrap();
+        assert_eq!(event.metadata.annotations.unwrap()["key"], "value");
         assert_eq!(event.type_.as_deref(), Some("Warning"));
     }
 
