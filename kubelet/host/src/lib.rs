@@ -15,6 +15,7 @@ pub mod machine;
 pub mod mount_info;
 pub mod oom_score;
 pub mod open_files;
+pub mod readiness;
 pub mod repeatable;
 pub mod selinux;
 pub mod version;

@@ -17,9 +17,9 @@ use std::{
 
 use kernel_log::{KernelLog, OomKill, Progress};
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
-use kubelet_host::repeatable;
+use kubelet_host::{readiness, repeatable};
 use parking_lot::Mutex;
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::io::Interest;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -90,7 +90,7 @@ impl OomWatcher {
         let Some(descriptor) = self.descriptor()? else {
             return Ok(());
         };
-        let log = readiness(descriptor)?;
+        let log = readiness::watch(descriptor, Interest::READABLE)?;
         loop {
             let mut readable = log.readable().await?;
             match self.read()? {
@@ -145,14 +145,6 @@ impl OomWatcher {
             "cannot read the kernel log; OOM kills that the runtime misses are not reported"
         );
     }
-}
-
-#[expect(
-    deprecated,
-    reason = "sound, as the descriptor stays open; its replacement is unsafe code"
-)]
-fn readiness(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
 /// Opens the log at its end. Also returns the victims before.
