@@ -130,6 +130,21 @@ impl ImageManager {
         }
     }
 
+    /// Forgets who may use an image that was removed, unless it is there again: an image without
+    /// records looks preloaded, and every pod may use it.
+    pub async fn forget(&self, id: &str) {
+        let Some(pulls) = self.records.completed_pulls() else {
+            return;
+        };
+        let spec = ImageSpec {
+            image: id.to_owned(),
+            ..ImageSpec::default()
+        };
+        if let Ok(None) = self.cri.image_status(spec).await {
+            self.records.forget(id, pulls).await;
+        }
+    }
+
     /// Returns the image that a container or, without one, an image volume of the pod refers to.
     /// Pulls the image if required by `policy`: `Always`, `Never`, otherwise `IfNotPresent`.
     ///

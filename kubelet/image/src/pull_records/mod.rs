@@ -200,6 +200,22 @@ impl PullRecords {
         }
     }
 
+    /// The number of pulls so far; `None` while there is one.
+    pub(super) fn completed_pulls(&self) -> Option<u64> {
+        self.store.completed_pulls()
+    }
+
+    /// Removes the record of an image that was absent after this number of pulls.
+    pub(super) async fn forget(&self, id: &str, pulls: u64) {
+        let absent = id.to_owned();
+        let forgotten = self
+            .blocking(move |store| store.forget(&absent, pulls))
+            .await;
+        if let Err(error) = forgotten {
+            warn!(image_id = id, %error, "cannot remove the pull record of a removed image");
+        }
+    }
+
     /// Records the intent to pull.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::{
     io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use atomic_file::Durability;
@@ -28,6 +29,8 @@ pub(super) struct Store {
     pulled: PathBuf,
     /// Pulls in progress by image. Locked during file operations.
     begun: Mutex<BTreeMap<String, Begun>>,
+    /// Counts the pulls. Changed only with `begun` locked.
+    pulls: AtomicU64,
 }
 
 /// The pulls in progress of one image.
@@ -59,6 +62,7 @@ impl Store {
             pulling: dir.join("pulling"),
             pulled: dir.join("pulled"),
             begun: Mutex::default(),
+            pulls: AtomicU64::default(),
         }
     }
 
@@ -113,6 +117,7 @@ impl Store {
         let begun = begun.entry(image.to_owned()).or_default();
         begun.open += 1;
         begun.is_in_doubt |= is_left;
+        self.pulls.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -182,6 +187,24 @@ impl Store {
             write(&self.pulled, &file_name(id), &record)?;
         }
         Ok(())
+    }
+}
+
+impl Store {
+    /// The number of pulls so far; `None` while there is one.
+    pub(super) fn completed_pulls(&self) -> Option<u64> {
+        let begun = self.begun.lock();
+        begun.is_empty().then(|| self.pulls.load(Ordering::Relaxed))
+    }
+
+    /// Removes the record of an image that was absent after `pulls` completed pulls. A pull that
+    /// began since may have brought the image back, and its record with it; then, the record stays.
+    pub(super) fn forget(&self, id: &str, pulls: u64) -> io::Result<()> {
+        let begun = self.begun.lock();
+        if !begun.is_empty() || self.pulls.load(Ordering::Relaxed) != pulls {
+            return Ok(());
+        }
+        remove(&self.pulled.join(file_name(id)))
     }
 }
 

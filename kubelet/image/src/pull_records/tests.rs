@@ -225,3 +225,37 @@ async fn a_broken_record_grants_nothing() {
     pull.done(ID, None).await;
     assert!(may_use(&records, "a:1", &[]).await);
 }
+
+/// The number of completed pulls, once none is open.
+async fn completed_pulls(records: &PullRecords) -> u64 {
+    loop {
+        if let Some(pulls) = records.completed_pulls() {
+            return pulls;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn the_record_of_a_removed_image_goes_unless_it_may_be_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir);
+    let pull = async || {
+        let pull = records.begin("a:1").await.unwrap();
+        pull.done(ID, None).await;
+        completed_pulls(&records).await
+    };
+    let absent_after = pull().await;
+    // The record that is there is that of the second pull, too.
+    let then_absent_after = pull().await;
+    records.forget(ID, absent_after).await;
+    assert_eq!(files(&dir, "pulled").len(), 1);
+    let open = records.begin("a:1").await.unwrap();
+    assert_eq!(records.completed_pulls(), None);
+    records.forget(ID, then_absent_after).await;
+    assert_eq!(files(&dir, "pulled").len(), 1);
+    drop(open);
+    let absent_after = completed_pulls(&records).await;
+    records.forget(ID, absent_after).await;
+    assert_eq!(files(&dir, "pulled").len(), 0);
+}
