@@ -86,6 +86,22 @@ impl FileSystem {
 }
 
 impl ImageFileSystems {
+    /// The file systems as a whole, whatever the runtime uses of them; blocking. `None` if the
+    /// runtime reports none, or they are not on this machine.
+    pub(crate) fn whole(reported: &v1::ImageFsInfoResponse) -> Option<Self> {
+        let mut devices = DeviceNames::default();
+        let mut whole = |usage: &FilesystemUsage| {
+            let path = &usage.fs_id.as_ref()?.mountpoint;
+            FileSystem::of(Path::new(path), &mut devices).ok()
+        };
+        let images = whole(reported.image_filesystems.first()?)?;
+        let containers = match reported.container_filesystems.first() {
+            Some(usage) => whole(usage)?,
+            None => images.clone(),
+        };
+        Some(Self { images, containers })
+    }
+
     /// Takes the first of each kind, as upstream; blocking. `None` if the runtime reports none.
     pub(crate) fn read(reported: &v1::ImageFsInfoResponse) -> Option<Self> {
         let mut devices = DeviceNames::default();
@@ -151,5 +167,21 @@ mod tests {
             (Some(9), None)
         );
         assert_eq!(read(vec![], vec![usage("/", 7)]), None);
+
+        let all_of = |images, containers| {
+            ImageFileSystems::whole(&ImageFsInfoResponse {
+                image_filesystems: images,
+                container_filesystems: containers,
+            })
+        };
+        let found = all_of(vec![usage("/", 7)], vec![]).unwrap();
+        assert_eq!(found.images.capacity, whole.capacity);
+        assert_ne!(found.images.used, Some(7));
+        assert_eq!(found.containers, found.images);
+        assert_eq!(all_of(vec![usage("/not/here", 7)], vec![]), None);
+        assert_eq!(
+            all_of(vec![usage("/", 7)], vec![usage("/not/here", 9)]),
+            None
+        );
     }
 }

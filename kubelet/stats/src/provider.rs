@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use cri_proto::runtime::v1::ImageFsInfoResponse;
 use kubelet_cri_client::CriClient;
 use kubelet_host::repeatable::blocking;
 use kubelet_pod_spec::identity;
@@ -20,7 +21,7 @@ use crate::{
     collector::Collector,
     file_systems::{ImageFileSystems, WritableLayer, writable_layers},
     runtime,
-    subjects::{Depth, PodSubject, Subjects},
+    subjects::{Depth, PodSubject, Subjects, SystemContainer},
     usage::{CgroupStats, NodeStats, PodStats},
 };
 
@@ -29,6 +30,8 @@ use crate::{
 const MAX_AGE: Duration = Duration::from_secs(5);
 /// The runtime measures writable layers and images at most this often for the kubelet.
 const RUNTIME_AGE: Duration = Duration::from_secs(10);
+/// The runtime is asked at most this often where its file systems are. They seldom move.
+const MOUNT_POINT_AGE: Duration = Duration::from_secs(300);
 /// After this time the files of the kernel are considered hung.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -68,6 +71,14 @@ struct State {
     collector: Option<Collector>,
     last: Option<Collected>,
     runtime: Option<FromRuntime>,
+    mount_points: Option<MountPoints>,
+}
+
+/// Where the runtime's file systems are.
+#[derive(Clone, Debug)]
+struct MountPoints {
+    at: Instant,
+    reported: Arc<ImageFsInfoResponse>,
 }
 
 #[derive(Debug)]
@@ -163,6 +174,46 @@ impl StatsProvider {
             stats: Arc::clone(&stats),
         });
         Ok(stats)
+    }
+
+    /// Measures the node, the memory of all pods together, and the runtime's file systems as a
+    /// whole. Pods are not measured; this costs a few system calls.
+    ///
+    /// # Errors
+    /// As [`stats`](Self::stats).
+    pub async fn node(&self) -> Result<NodeStats, StatsError> {
+        let state = timeout(LIMIT, Arc::clone(&self.state).lock_owned()).await;
+        let mut state = state.map_err(|_| StatsError::Hung)?;
+        let known = state.mount_points.as_ref();
+        if known.is_none_or(|known| known.at.elapsed() >= MOUNT_POINT_AGE) {
+            match self.cri.image_fs_info().await {
+                Ok(reported) => {
+                    state.mount_points = Some(MountPoints {
+                        at: Instant::now(),
+                        reported: Arc::new(reported),
+                    });
+                }
+                Err(error) => debug!(%error, "the runtime does not report its file systems"),
+            }
+        }
+        let subjects = Arc::clone(&self.subjects);
+        let root_dir = self.root_dir.clone();
+        let mount_points = state.mount_points.clone();
+        let work = blocking(move || {
+            let mut collector = state
+                .collector
+                .take()
+                .unwrap_or_else(|| Collector::new(Path::new(PROC)));
+            let measured = measure_node(&mut collector, &root_dir, &*subjects);
+            state.collector = Some(collector);
+            let images = mount_points.and_then(|known| ImageFileSystems::whole(&known.reported));
+            if images.is_none() {
+                state.mount_points = None;
+            }
+            measured.map(|stats| NodeStats { images, ..stats })
+        });
+        let done = timeout(LIMIT, work).await.map_err(|_| StatsError::Hung)?;
+        done.map_err(|_| StatsError::Panicked)?
     }
 
     /// Asks the runtime for what it alone knows, if that is too old.
@@ -269,9 +320,31 @@ fn measure(
     })
 }
 
+fn measure_node(
+    collector: &mut Collector,
+    root_dir: &Path,
+    subjects: &dyn Subjects,
+) -> Result<NodeStats, StatsError> {
+    let failed = |what| move |source| StatsError::Node { what, source };
+    let node = collector.node(Depth::Everything);
+    let file_system = collector.file_system(root_dir);
+    let pods = subjects.cgroups().into_iter().filter(|cgroup| {
+        let kind = cgroup.system_container;
+        kind == Some(SystemContainer::Pods)
+    });
+    Ok(NodeStats {
+        node: node.map_err(failed("the usage of the node"))?,
+        file_system: file_system.map_err(failed("the file system of the root directory"))?,
+        cgroups: pods
+            .filter_map(|cgroup| collector.cgroup(cgroup, Depth::CpuAndMemory))
+            .collect(),
+        ..NodeStats::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use fake_runtime::{FakeRuntime, Fault, Times};
+    use fake_runtime::{FakeRuntime, Fault, Times, Verb};
 
     use super::*;
     use crate::subjects::CgroupSubject;
@@ -323,5 +396,16 @@ mod tests {
         let error = all.runtime_error.clone().unwrap();
         assert!(error.contains("it is away"), "{error}");
         assert!(all.node.usage.cpu.is_some());
+    }
+    #[tokio::test(start_paused = true)]
+    async fn the_node_alone_is_measured_without_asking_for_pods() {
+        let (runtime, provider) = provider();
+        let node = provider.node().await.unwrap();
+        assert!(node.node.usage.memory.unwrap().available > Some(0));
+        assert!(node.node.pid_max > 0 && node.file_system.capacity > Some(0));
+        let asked = |verb| runtime.calls(verb);
+        assert_eq!(asked(Verb::ListContainerStats), 0);
+        provider.node().await.unwrap();
+        assert_eq!(asked(Verb::ImageFsInfo), 1);
     }
 }
