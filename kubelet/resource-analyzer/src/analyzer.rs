@@ -5,10 +5,16 @@ use std::{sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use kubelet_api_client::events::EventRecorder;
 use kubelet_metrics::{Collector, Exposition};
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info};
 
-use crate::{meter::Meter, metrics, rounds::Rounds, source::PodSource, usage::Usages};
+use crate::{
+    meter::Meter, metrics, progress::Progress, rounds::Rounds, source::PodSource, usage::Usages,
+};
 
 /// Measures pods until it is stopped. Other parts read the results at any time.
 #[derive(Debug)]
@@ -18,6 +24,8 @@ pub struct ResourceAnalyzer {
     events: EventRecorder,
     meter: Meter,
     latest: ArcSwap<Usages>,
+    progress: watch::Sender<Progress>,
+    wake: Notify,
 }
 
 impl ResourceAnalyzer {
@@ -30,12 +38,29 @@ impl ResourceAnalyzer {
             events,
             meter: Meter::default(),
             latest: ArcSwap::default(),
+            progress: watch::Sender::default(),
+            wake: Notify::new(),
         }
     }
 
     /// The last results.
     pub fn usages(&self) -> Arc<Usages> {
         self.latest.load_full()
+    }
+
+    /// Measures everything again, in `limit` at most. What takes longer has its last results.
+    pub async fn measure(&self, limit: Duration) {
+        if self.period.is_none() {
+            return;
+        }
+        let mut progress = self.progress.subscribe();
+        // The first round that begins after this.
+        let wanted = progress.borrow().begun + 1;
+        self.wake.notify_one();
+        let ended = progress.wait_for(|progress| progress.ended >= wanted);
+        if timeout(limit, ended).await.is_err() {
+            debug!(?limit, "what pods use was not measured in time");
+        }
     }
 
     /// Measures until cancelled.
@@ -45,7 +70,8 @@ impl ResourceAnalyzer {
             return;
         };
         let rounds = Rounds::new(&*self.pods, &self.meter, &self.events, &self.latest);
-        cancel.run_until_cancelled(rounds.run(period)).await;
+        let run = rounds.run(period, &self.progress, &self.wake);
+        cancel.run_until_cancelled(run).await;
     }
 }
 

@@ -18,6 +18,7 @@ mod file_system;
 mod files;
 mod meter;
 mod metrics;
+mod progress;
 mod rounds;
 mod source;
 mod usage;

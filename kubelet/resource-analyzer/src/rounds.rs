@@ -15,6 +15,7 @@ use kubelet_host::{mount_info, repeatable};
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_volume::usage::UsageSource;
 use tokio::{
+    sync::{Notify, watch},
     task::{Id, JoinError, JoinSet},
     time::{sleep, timeout},
 };
@@ -23,6 +24,7 @@ use tracing::{debug, warn};
 use crate::{
     error::MeasureError,
     meter::{Measured, Meter},
+    progress::Progress,
     source::{MeasuredPod, PodSource},
     usage::{PodFiles, PodUsage, Usages, VolumeUsage, claim, is_local_ephemeral},
 };
@@ -87,11 +89,17 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Measures everything again and again, with a pause after each round.
-    pub(crate) async fn run(mut self, period: Duration) {
+    /// Measures everything again and again, with a pause after each round until `wake`.
+    pub(crate) async fn run(
+        mut self,
+        period: Duration,
+        progress: &watch::Sender<Progress>,
+        wake: &Notify,
+    ) {
         loop {
+            progress.send_modify(|progress| progress.begun += 1);
             self.round().await;
-            self.rest(period).await;
+            self.rest(period, progress, wake).await;
         }
     }
 
@@ -129,12 +137,16 @@ impl<'a> Rounds<'a> {
     }
 
     /// Publishes what is late, for a while.
-    async fn rest(&mut self, period: Duration) {
+    async fn rest(&mut self, period: Duration, progress: &watch::Sender<Progress>, wake: &Notify) {
         let mut end = pin!(sleep(period));
         loop {
+            if self.running.is_empty() {
+                progress.send_modify(|progress| progress.ended = progress.begun);
+            }
             tokio::select! {
                 biased;
                 () = &mut end => return,
+                () = wake.notified() => return,
                 Some(ended) = self.tasks.join_next_with_id() => {
                     self.take(ended);
                     self.publish();

@@ -192,3 +192,30 @@ async fn an_analyzer_ends_when_it_is_stopped() {
     cancel.cancel();
     in_time(analyzer.run(cancel)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_measurement_on_request_does_not_wait_for_the_period() {
+    let pods = Pods::default();
+    let source = Box::new(pods.clone());
+    let period = Some(Duration::from_secs(3600));
+    let analyzer = ResourceAnalyzer::new(source, period, EventRecorder::default());
+    let cancel = CancellationToken::new();
+    let requests = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        pods.0.lock().push(MeasuredPod {
+            pod: Arc::new(Pod::default()),
+            volumes: Vec::new(),
+            log_dir: "/nonexistent".into(),
+            etc_hosts: "/nonexistent".into(),
+        });
+        assert_eq!(analyzer.usages().len(), 0);
+        analyzer.measure(Duration::from_secs(60)).await;
+        assert_eq!(analyzer.usages().len(), 1);
+        cancel.cancel();
+    };
+    tokio::join!(analyzer.run(cancel.clone()), requests);
+    // Nothing measures any more.
+    let begun = tokio::time::Instant::now();
+    analyzer.measure(Duration::from_secs(5)).await;
+    assert_eq!(begun.elapsed(), Duration::from_secs(5));
+}
