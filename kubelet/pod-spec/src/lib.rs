@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod amount_or_share;
 pub mod cpu;
 pub mod defaults;
 pub mod directory;
@@ -29,5 +30,6 @@ pub mod restart_rules;
 pub mod shortage;
 pub mod stop_signal;
 pub mod sysctl;
+pub mod taints;
 pub mod validation;
 pub mod yaml;

@@ -60,6 +60,20 @@ pub fn format(name: &str, billionths: i128) -> String {
     format!("{amount}{suffix}")
 }
 
+/// Formats billionths of something that is counted, with the largest decimal suffix that is exact.
+pub fn format_count(billionths: i128) -> String {
+    let mut count = billionths / NANOS;
+    let mut suffix = "";
+    for larger in ["k", "M", "G", "T", "P", "E"] {
+        if count == 0 || count % 1000 != 0 {
+            break;
+        }
+        count /= 1000;
+        suffix = larger;
+    }
+    format!("{count}{suffix}")
+}
+
 /// The multiplier of a suffix: a power of ten or of two.
 #[derive(Clone, Copy)]
 enum Scale {
@@ -208,6 +222,13 @@ mod tests {
             ("memory", "1500m"),
         ] {
             assert_eq!(format(name, parse(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn counts_have_decimal_suffixes() {
+        for text in ["0", "999", "1001", "5k", "32k", "7M", "1024"] {
+            assert_eq!(format_count(parse(text).unwrap()), text);
         }
     }
 
