@@ -1,6 +1,6 @@
 //! The kubelet's HTTP servers: the full API on the secure port, for authorized callers; `/healthz`
 //! on its own port; the read-only API on a port and on a unix socket. Only its owner can open the
-//! socket, which also serves running pods and container logs.
+//! socket, which also serves running pods, container logs and reports for `kubelet` commands.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,8 @@ mod node_view;
 pub mod options;
 mod pods;
 mod profiling;
+mod report_routes;
+pub mod reports;
 mod response;
 mod review_limit;
 pub mod reviews;
@@ -192,6 +194,7 @@ impl Servers {
         let on_socket = read_only
             .clone()
             .merge(pods::running_routes(view.clone()))
+            .merge(report_routes::routes(view.clone()))
             .merge(logs);
         let [health_places, read_only_places, socket_places] = places;
         let servers = TaskTracker::new();

@@ -10,6 +10,8 @@ use kubelet_metrics::Exposition;
 use kubelet_resource_analyzer::Usages;
 use kubelet_stats::{Depth, NodeStats, StatsError};
 
+use crate::reports::{GarbageReport, PressureReport};
+
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {
     /// The node's name and directories.
@@ -60,6 +62,12 @@ pub trait NodeView: Clone + Send + Sync + 'static {
 
     /// What pods use of file systems, as last measured.
     fn pod_usages(&self) -> Arc<Usages>;
+
+    /// The scarce resources of the node, and what was evicted for them.
+    fn pressure(&self) -> PressureReport;
+
+    /// What the next garbage collection would remove. The error says what cannot be determined.
+    fn garbage(&self) -> impl Future<Output = Result<GarbageReport, String>> + Send;
 
     /// A client of the runtime, for requests that need its current state.
     fn cri(&self) -> CriClient;

@@ -37,6 +37,7 @@ use kubelet_server::{
         AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
         SecureOptions, ServerOptions,
     },
+    reports::{GarbageReport, PressureReport},
     reviews::{ReviewError, Reviews},
     tls::parameters::TlsParameters,
 };
@@ -113,6 +114,17 @@ fn pods() -> Vec<Pod> {
 }
 
 impl NodeView for View {
+    fn pressure(&self) -> PressureReport {
+        PressureReport {
+            conditions: vec!["MemoryPressure".to_owned()],
+            ..PressureReport::default()
+        }
+    }
+
+    async fn garbage(&self) -> Result<GarbageReport, String> {
+        Err("the runtime is away".to_owned())
+    }
+
     fn local_node(&self) -> Arc<LocalNode> {
         Arc::new(LocalNode {
             name: "node-1".to_owned(),
