@@ -4,6 +4,7 @@ mod logs;
 mod metrics;
 pub mod options;
 pub mod pod_runner;
+mod reports;
 mod state;
 mod stats;
 mod view;
@@ -15,6 +16,8 @@ use kube::Client;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
+use kubelet_eviction::EvictionManager;
+use kubelet_garbage_collector::{ContainerCollector, ImageCollector};
 use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode, machine::Machine};
 use kubelet_node::{capacity, shutdown::NodeShutdown};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
@@ -33,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{options::KubeletOptions, pod_runner::PodRunner, stats::NodeSubjects};
 use crate::{
+    garbage_collection::{NodeImages, WorkerStates},
     housekeeping::OrphanMetrics,
     lifecycle::{Admission, NodeFacts, NodeSource},
     measured_pods::MeasuredPods,
@@ -77,7 +81,7 @@ struct Shared {
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
     cgroups: Arc<PodCgroups>,
-    stats: StatsProvider,
+    stats: Arc<StatsProvider>,
     system_cgroups: Arc<SystemCgroups>,
     volumes: Arc<VolumeManager>,
     plugin_manager: PluginManager,
@@ -90,6 +94,9 @@ struct Shared {
     admission: Admission,
     node: Arc<NodeSource>,
     shutdown: Arc<NodeShutdown>,
+    eviction: Arc<EvictionManager>,
+    images: ImageCollector,
+    containers: ContainerCollector,
     events: EventRecorder,
     starts: Arc<PodStarts>,
     csi_drivers: Arc<DriverStore>,
@@ -106,7 +113,7 @@ impl fmt::Debug for Kubelet {
 }
 
 /// Returns true once every source of pods was read.
-pub type SourcesReady = Box<dyn Fn() -> bool + Send + Sync>;
+pub type SourcesReady = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// What a kubelet is built from.
 pub struct KubeletParts {
@@ -185,7 +192,13 @@ impl Kubelet {
             Arc::clone(&oom_watcher),
         ));
         let shutdown = Arc::new(NodeShutdown::new(&local_node.root_dir));
-        let admission = Admission::new(&options.allowed_unsafe_sysctls, Arc::clone(&shutdown));
+        let eviction = EvictionManager::new(options.eviction.clone(), events.clone());
+        let eviction = Arc::new(eviction);
+        let admission = Admission::new(
+            &options.allowed_unsafe_sysctls,
+            Arc::clone(&shutdown),
+            Arc::clone(&eviction),
+        );
         let host_ips = HostIps::new(local_node.ips.clone(), node_object.clone());
         let statuses = StatusManager::new(host_ips.clone(), Arc::clone(&probe_results));
         statuses.remember(last_statuses);
@@ -275,6 +288,31 @@ impl Kubelet {
             started_at: i64::try_from(clock::now().as_nanosecond()).unwrap_or_default(),
         });
         let stats = StatsProvider::new(subjects, cri.clone(), &local_node.root_dir);
+        let stats = Arc::new(stats);
+        let images = ImageCollector::new(
+            cri.clone(),
+            options.image_gc,
+            &local_node.root_dir,
+            events.clone(),
+            Arc::new(NodeImages {
+                stats: Arc::clone(&stats),
+                pods: Arc::clone(&pods),
+                statuses: Arc::clone(&statuses),
+                workers: Arc::clone(&workers),
+                runtime: Arc::clone(&runtime),
+            }),
+        );
+        let containers = ContainerCollector::new(
+            cri.clone(),
+            options.container_gc,
+            &local_node.pod_logs_dir,
+            events.clone(),
+            Arc::new(WorkerStates {
+                workers: Arc::clone(&workers),
+                pleg: Arc::clone(&pleg),
+                sources_ready: Arc::clone(&sources_ready),
+            }),
+        );
         let measured = MeasuredPods {
             pods: Arc::clone(&pods),
             statuses: Arc::clone(&statuses),
@@ -310,6 +348,9 @@ impl Kubelet {
             admission,
             node,
             shutdown,
+            eviction,
+            images,
+            containers,
             events,
             starts,
             csi_drivers,

@@ -1,4 +1,4 @@
-//! The `kubelet` command: the node agent, `kubelet status` and `kubelet logs`.
+//! The `kubelet` command: the node agent, `kubelet status`, `kubelet logs` and `kubelet gc`.
 
 use std::{
     io::{self, Write},
@@ -10,7 +10,8 @@ use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command},
     config::{flags::Flags, settings::Settings},
-    logging, logs_command, run, status_command,
+    gc_command, logging, logs_command, run,
+    status_command::{self, StatusError},
 };
 use kubelet_host::{bounded_io, oom_score, open_files, version};
 use kubelet_pod_spec::identity::full_name;
@@ -31,8 +32,9 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Version { raw: false } => print(&(version::line() + "\n")),
         Command::Version { raw: true } => print(&(version::raw() + "\n")),
-        Command::Status(options) => status(&options),
+        Command::Status(options) => ask(status_command::run(&options)),
         Command::Logs(options) => logs(&options),
+        Command::Gc(options) => ask(gc_command::run(&options)),
         Command::Run(flags) => run_node(&flags),
     };
     match done {
@@ -69,12 +71,13 @@ fn logs(options: &logs_command::LogsOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn status(options: &status_command::StatusOptions) -> anyhow::Result<ExitCode> {
+/// Prints what the running kubelet answers.
+fn ask(answer: impl Future<Output = Result<String, StatusError>>) -> anyhow::Result<ExitCode> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| anyhow!("cannot start: {error}"))?;
-    print(&runtime.block_on(status_command::run(options))?)
+    print(&runtime.block_on(answer)?)
 }
 
 fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {

@@ -139,7 +139,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             Some(cluster) => cluster.events().clone(),
             None => EventRecorder::default(),
         },
-        sources_ready: Box::new(move || pod_config.seen_all_sources()),
+        sources_ready: Arc::new(move || pod_config.seen_all_sources()),
     };
     let (kubelet, pods) = Kubelet::new(parts, &cancel);
     let dependencies = match cluster {

@@ -1,6 +1,8 @@
-//! `kubelet status`: prints the pods of the running kubelet, without an API server.
+//! `kubelet status`: prints the pods of the running kubelet and the scarce resources of its node,
+//! without an API server.
 
 mod pod_status;
+mod pressure;
 mod table;
 
 use std::{
@@ -18,8 +20,11 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::clock;
 use kubelet_pod_spec::json;
-use kubelet_server::socket_path;
-use serde::Deserialize;
+use kubelet_server::{
+    reports::{PRESSURE_PATH, PressureReport},
+    socket_path,
+};
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -27,6 +32,10 @@ use tokio::{
     time,
 };
 
+/// The path of the pods.
+const PODS: &str = "/pods";
+/// The host in requests to the socket.
+const LOCALHOST: &str = "localhost";
 /// Deadline of the kubelet's response.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Maximum size of a response in bytes.
@@ -111,12 +120,17 @@ pub async fn run(options: &StatusOptions) -> Result<String, StatusError> {
                         source,
                         hint: "Start the kubelet with --read-only-port to query it there.",
                     })?;
-            get_pods(stream, &authority).await
+            read(stream, &authority, PODS).await
         }
-        None => get_pods(connect(&options.root_dir).await?, "localhost").await,
+        None => read(connect(&options.root_dir).await?, LOCALHOST, PODS).await,
     }
     .map_err(answer)?;
-    print(&body, options).map_err(|error| answer(error.to_string()))
+    let mut text = print(&body, options).map_err(|error| answer(error.to_string()))?;
+    if options.kubelet_address.is_none() && options.output != OutputFormat::Json {
+        let report = ask::<PressureReport>(&options.root_dir, PRESSURE_PATH).await?;
+        text += &pressure::lines(&report, options.namespace.as_deref(), clock::now());
+    }
+    Ok(text)
 }
 
 /// Connects to the socket of the kubelet with this root directory.
@@ -134,14 +148,21 @@ pub(crate) async fn connect(root_dir: &Path) -> Result<UnixStream, StatusError> 
 
 /// The pods of the kubelet with this root directory.
 pub(crate) async fn pods(root_dir: &Path) -> Result<Vec<Pod>, StatusError> {
+    Ok(ask::<PodList>(root_dir, PODS).await?.items)
+}
+
+/// Asks the kubelet with this root directory for what it has at a path.
+pub(crate) async fn ask<T: DeserializeOwned>(
+    root_dir: &Path,
+    path: &str,
+) -> Result<T, StatusError> {
     let answer = |reason: String| StatusError::Answer {
         address: socket_path(root_dir).display().to_string(),
         reason,
     };
     let stream = connect(root_dir).await?;
-    let body = get_pods(stream, "localhost").await.map_err(answer)?;
-    let list: PodList = json::from_slice(&body).map_err(|error| answer(error.to_string()))?;
-    Ok(list.items)
+    let body = read(stream, LOCALHOST, path).await.map_err(answer)?;
+    json::from_slice(&body).map_err(|error| answer(error.to_string()))
 }
 
 #[derive(Deserialize)]
@@ -160,12 +181,12 @@ fn authority(url: &str) -> Result<String, StatusError> {
     }
 }
 
-async fn get_pods<S>(stream: S, host: &str) -> Result<Bytes, String>
+async fn read<S>(stream: S, host: &str, path: &str) -> Result<Bytes, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let exchange = async {
-        let response = get(stream, host, "/pods").await?;
+        let response = get(stream, host, path).await?;
         if response.status() != StatusCode::OK {
             return Err(format!("HTTP status {}", response.status()));
         }

@@ -11,6 +11,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
+    gc_command::{self, GcOptions},
     logs_command::{self, LogsError, LogsOptions},
     status_command::{self, OutputFormat, StatusOptions},
 };
@@ -19,7 +20,12 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use kubelet_resource_analyzer::Usages;
-use kubelet_server::{ClusterDependencies, NodeView, Servers, options::ServerOptions, socket_path};
+use kubelet_server::{
+    ClusterDependencies, NodeView, Servers,
+    options::ServerOptions,
+    reports::{EvictedPod, GarbageContainer, GarbageImage, GarbageReport, PressureReport},
+    socket_path,
+};
 use kubelet_stats::{Depth, NodeStats, StatsError};
 use serde_json::{Value, json};
 use tokio::{
@@ -38,6 +44,38 @@ struct Node {
 }
 
 impl NodeView for Node {
+    fn pressure(&self) -> PressureReport {
+        PressureReport {
+            conditions: vec!["DiskPressure".to_owned()],
+            evicted: vec![EvictedPod {
+                namespace: "default".to_owned(),
+                name: "big".to_owned(),
+                at: "2026-01-01T00:00:00Z".to_owned(),
+                message: "The node was low on resource: ephemeral-storage. ".to_owned(),
+            }],
+        }
+    }
+
+    async fn garbage(&self) -> Result<GarbageReport, String> {
+        Ok(GarbageReport {
+            bytes_to_free: 3 << 20,
+            images: vec![GarbageImage {
+                id: "sha256:1".to_owned(),
+                names: vec!["registry/big:1".to_owned()],
+                bytes: 5 << 20,
+                unused_seconds: 3600,
+                reason: "the image file system is too full".to_owned(),
+            }],
+            containers: vec![GarbageContainer {
+                id: "c1".to_owned(),
+                pod_uid: "u1".to_owned(),
+                name: "web".to_owned(),
+                reason: "its pod is gone".to_owned(),
+            }],
+            sandboxes: Vec::new(),
+        })
+    }
+
     fn local_node(&self) -> Arc<LocalNode> {
         Arc::default()
     }
@@ -328,6 +366,20 @@ fn status(root: &Path, output: OutputFormat) -> StatusOptions {
 }
 
 #[tokio::test]
+async fn gc_tells_what_would_be_removed() {
+    let served = serve(Ok(())).await;
+    let root_dir = served.root.path().to_owned();
+    let text = gc_command::run(&GcOptions { root_dir }).await.unwrap();
+    assert_eq!(
+        text,
+        "image registry/big:1 (5 MiB): the image file system is too full\n\
+         container web (c1) of pod u1: its pod is gone\n\n\
+         1 images of at most 5 MiB, 1 containers and 0 sandboxes would be removed.\n\
+         Images are removed until 3 MiB are free that are not now.\n"
+    );
+}
+
+#[tokio::test]
 async fn status_reads_the_running_kubelet() {
     use std::os::unix::fs::PermissionsExt;
 
@@ -345,7 +397,14 @@ data        db-node    0/0     Pending   0          <none>     <unknown>
 default     web-node   1/1     Running   0          10.0.0.7   <unknown>
 ";
     let table = status(root, OutputFormat::Table);
-    assert_eq!(status_command::run(&table).await.unwrap(), expected);
+    let text = status_command::run(&table).await.unwrap();
+    let pressure = text.strip_prefix(expected).unwrap();
+    assert!(
+        pressure.starts_with(
+            "\nThe node has DiskPressure.\n\nEvicted, the last first:\n  default/big, "
+        ) && pressure.ends_with(" ago: The node was low on resource: ephemeral-storage.\n"),
+        "{pressure}"
+    );
 
     let by_port = StatusOptions {
         kubelet_address: Some(format!("http://{}", served.read_only)),

@@ -145,8 +145,9 @@ pub fn check(capacity: &Quantities, options: &CapacityOptions) -> Result<(), Ove
 
 #[cfg(test)]
 mod tests {
+    use kubelet_pod_spec::amount_or_share::AmountOrShare;
+
     use super::*;
-    use crate::reservation::Threshold;
 
     fn quantities(pairs: &[(&str, &str)]) -> Quantities {
         pairs
@@ -206,7 +207,7 @@ mod tests {
                     ("memory".to_owned(), (memory << 20) * NANOS),
                 ]
                 .into(),
-                memory: Threshold::Amount((100 << 20) * NANOS),
+                memory: AmountOrShare::Amount((100 << 20) * NANOS),
                 ..Reservation::default()
             },
             ..CapacityOptions::default()

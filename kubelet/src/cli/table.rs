@@ -204,10 +204,10 @@ pub(super) const GROUPS: &[(&str, &[Flag])] = &[
             flag("minimum-image-ttl-duration", Duration, Field("imageMinimumGCAge"), "minimum age of an image before it is removed"),
             flag("image-gc-high-threshold", Int, Field("imageGCHighThresholdPercent"), "disk usage in percent at which image garbage collection starts"),
             flag("image-gc-low-threshold", Int, Field("imageGCLowThresholdPercent"), "disk usage in percent at which image garbage collection stops"),
-            flag("minimum-container-ttl-duration", Duration, Unused, "minimum age of a dead container before it is removed"),
-            flag("maximum-dead-containers-per-container", Int, Unused, "maximum number of dead instances kept per container"),
+            flag("minimum-container-ttl-duration", Duration, Node, "minimum age of a dead container before it is removed"),
+            flag("maximum-dead-containers-per-container", Int, Node, "dead instances kept of each container, -1 for any number [default: 1]"),
             flag("experimental-allocatable-ignore-eviction", Bool, Unused, "ignore eviction thresholds in the node's allocatable resources"),
-            flag("maximum-dead-containers", Int, Unused, "maximum number of dead containers kept on the node"),
+            flag("maximum-dead-containers", Int, Node, "dead containers kept on the node, -1 for any number [default: -1]"),
         ],
     ),
     (

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
+use kubelet_garbage_collector::ContainerGcOptions;
 use serde_json::{Map, Value};
 
 /// The kubelet's flags.
@@ -37,6 +38,9 @@ pub struct Flags {
     pub node_labels: BTreeMap<String, String>,
     /// `--runtime-cgroups`.
     pub runtime_cgroups: Option<String>,
+    /// `--minimum-container-ttl-duration`, `--maximum-dead-containers-per-container` and
+    /// `--maximum-dead-containers`.
+    pub container_gc: ContainerGcOptions,
     /// `--set-kernel-tunables`.
     pub set_kernel_tunables: bool,
     /// `--cloud-provider=external`.

@@ -1,6 +1,7 @@
 //! Settings of images: pulls, credential provider plugins, and the verification of pull
 //! credentials.
 
+use kubelet_garbage_collector::ImageGcOptions;
 use kubelet_image::{
     ImageOptions,
     credentials::plugin::config::{
@@ -13,7 +14,7 @@ use super::{
     faults::Faults,
     flags::Flags,
     kubelet_configuration::KubeletConfiguration,
-    values::{absolute, at_least_zero},
+    values::{absolute, at_least_zero, span},
 };
 
 /// The image options of a validated configuration.
@@ -31,6 +32,27 @@ pub(super) fn image_options(
         credential_providers: credential_providers(flags)?,
         verification_policy: verification_policy(config),
     })
+}
+
+/// The options of image garbage collection of a validated configuration.
+pub(super) fn image_gc_options(config: &KubeletConfiguration) -> ImageGcOptions {
+    let default = ImageGcOptions::default();
+    let percent = |given: Option<i32>, default| {
+        let given = given.and_then(|percent| u8::try_from(percent).ok());
+        given.unwrap_or(default)
+    };
+    ImageGcOptions {
+        high_threshold_percent: percent(
+            config.image_gc_high_threshold_percent,
+            default.high_threshold_percent,
+        ),
+        low_threshold_percent: percent(
+            config.image_gc_low_threshold_percent,
+            default.low_threshold_percent,
+        ),
+        minimum_age: span(config.image_minimum_gc_age),
+        maximum_age: span(config.image_maximum_gc_age),
+    }
 }
 
 /// The plugins configured by flags.

@@ -7,7 +7,7 @@ use go_duration::GoDuration;
 use kubelet_pod_spec::quantity;
 
 use super::{
-    cgroup_settings, faults::Faults, image_settings::validate_allowlist,
+    cgroup_settings, eviction_settings, faults::Faults, image_settings::validate_allowlist,
     kubelet_configuration::KubeletConfiguration, reservation, shutdown_settings,
 };
 
@@ -19,6 +19,7 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     choices(config, &mut faults);
     node_allocatable(config, &mut faults);
     reservation::validate(config, &mut faults);
+    eviction_settings::validate(config, &mut faults);
     cgroup_settings::validate(config, &mut faults);
     shutdown_settings::validate(config, &mut faults);
     logs_and_images(config, &mut faults);

@@ -5,6 +5,7 @@ mod capacity_settings;
 mod cgroup_settings;
 pub mod cluster;
 mod configuration_file;
+mod eviction_settings;
 mod faults;
 mod feature_gates;
 pub mod flags;

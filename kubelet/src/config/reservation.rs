@@ -2,26 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use kubelet_node::reservation::{Reservation, Threshold};
+use kubelet_eviction::Signal;
+use kubelet_node::reservation::Reservation;
 use kubelet_pod_spec::quantity;
 
-use super::{faults::Faults, kubelet_configuration::KubeletConfiguration};
+use super::{
+    eviction_settings::hard_threshold, faults::Faults, kubelet_configuration::KubeletConfiguration,
+};
 
 /// Resources that can be reserved, as upstream.
 const RESOURCES: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];
-/// Eviction signals and their default hard thresholds.
-const SIGNALS: &[(&str, &str)] = &[
-    ("memory.available", "100Mi"),
-    ("nodefs.available", "10%"),
-    ("nodefs.inodesFree", "5%"),
-    ("imagefs.available", "15%"),
-    ("imagefs.inodesFree", "5%"),
-    ("containerfs.available", ""),
-    ("containerfs.inodesFree", ""),
-    ("pid.available", ""),
-    ("allocatableMemory.available", ""),
-];
-
 /// The reservation of a validated configuration.
 pub fn reservation(config: &KubeletConfiguration) -> Reservation {
     let mut amounts = BTreeMap::new();
@@ -31,25 +21,12 @@ pub fn reservation(config: &KubeletConfiguration) -> Reservation {
     }
     Reservation {
         amounts,
-        memory: threshold(config, "memory.available"),
-        storage: threshold(config, "nodefs.available"),
+        memory: hard_threshold(config, Signal::MemoryAvailable),
+        storage: hard_threshold(config, Signal::NodeFsAvailable),
     }
 }
 
-fn threshold(config: &KubeletConfiguration, signal: &str) -> Threshold {
-    let default = SIGNALS.iter().find(|(name, _)| *name == signal);
-    let default = default.map_or("", |(_, default)| default);
-    let has_defaults =
-        config.eviction_hard.is_empty() || config.merge_default_eviction_settings == Some(true);
-    let text = match config.eviction_hard.get(signal) {
-        Some(text) => text,
-        None if has_defaults => default,
-        None => "",
-    };
-    Threshold::parse(text).unwrap_or_default()
-}
-
-/// Validates the reservations and hard eviction thresholds.
+/// Validates the reservations.
 pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
     for (field, list) in [
         ("systemReserved", &config.system_reserved),
@@ -67,16 +44,6 @@ pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
                 Ok(_) => faults.add(&field, format_args!("{amount:?}"), "must not be negative"),
                 Err(error) => faults.add(&field, format_args!("{amount:?}"), error),
             }
-        }
-    }
-    for (signal, text) in &config.eviction_hard {
-        let field = format!("evictionHard[{signal}]");
-        if !SIGNALS.iter().any(|(name, _)| name == signal) {
-            let names: Vec<&str> = SIGNALS.iter().map(|(name, _)| *name).collect();
-            let rule = format!("must be a threshold for one of: {}", names.join(", "));
-            faults.add(&field, format_args!("{text:?}"), rule);
-        } else if let Err(rule) = Threshold::parse(text) {
-            faults.add(&field, format_args!("{text:?}"), rule);
         }
     }
 }
@@ -129,15 +96,12 @@ mod tests {
         let mut faults = Faults::default();
         let bad = json!({
             "systemReserved": {"pods": "1", "cpu": "-1"},
-            "evictionHard": {"memory.free": "1Mi", "memory.available": "120%"},
         });
         validate(&config(bad), &mut faults);
         let text = faults.into_list().join("\n");
         for part in [
             "systemReserved[pods]",
             "systemReserved[cpu]: invalid value \"-1\": must not be negative",
-            "evictionHard[memory.free]",
-            "evictionHard[memory.available]: invalid value \"120%\": must be between 0% and 100%",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }

@@ -23,8 +23,9 @@ use super::{
     cgroup_settings::{self, cgroups, memory_qos, system_cgroups},
     cluster,
     configuration_file::{drop_in, drop_ins, main_file, merge},
+    eviction_settings::eviction,
     flags::Flags,
-    image_settings::image_options,
+    image_settings::{image_gc_options, image_options},
     isolation_validation,
     kubelet_configuration::KubeletConfiguration,
     kubelet_defaults::set_defaults,
@@ -238,6 +239,10 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
         cgroups: cgroups(config),
         system_cgroups: system_cgroups(config, flags.runtime_cgroups.as_deref()),
         capacity: capacity(config),
+        eviction: eviction(config),
+        image_gc: image_gc_options(config),
+        container_gc: flags.container_gc,
+        measurements: default.measurements,
         sync_frequency: span(config.sync_frequency),
         max_container_restart_period: config
             .crash_loop_back_off

@@ -38,6 +38,12 @@ const EFFECTIVE: &[&str] = &[
     "enforceNodeAllocatable",
     "eventBurst",
     "eventRecordQPS",
+    "evictionHard",
+    "evictionMaxPodGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
     "failCgroupV1",
     "failSwapOn",
     "featureGates.MemoryQoS",
@@ -46,8 +52,13 @@ const EFFECTIVE: &[&str] = &[
     "healthzBindAddress",
     "healthzPort",
     "httpCheckFrequency",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMaximumGCAge",
+    "imageMinimumGCAge",
     "imagePullCredentialsVerificationPolicy",
     "imageServiceEndpoint",
+    "kernelMemcgNotification",
     "kind",
     "kubeAPIBurst",
     "kubeAPIQPS",
@@ -63,6 +74,7 @@ const EFFECTIVE: &[&str] = &[
     "memoryReservationPolicy",
     "memorySwap.swapBehavior",
     "memoryThrottlingFactor",
+    "mergeDefaultEvictionSettings",
     "nodeLeaseDurationSeconds",
     "nodeStatusMaxImages",
     "nodeStatusReportFrequency",
@@ -171,15 +183,15 @@ mod tests {
     fn names_what_is_set_in_vain_only() {
         let file = json!({
             "staticPodPath": "/m",
-            "kernelMemcgNotification": true,
-            "evictionPressureTransitionPeriod": "0s",
+            "enableContentionProfiling": true,
+            "iptablesDropBit": 0,
             "authentication": {"anonymous": {"enabled": false}, "x509": {}},
             "tracing": {"endpoint": "localhost:4317"},
             "logging": {"verbosity": 2, "vmodule": [{"filePattern": "a", "verbosity": 3}], "options": {"json": {"infoBufferSize": "0"}}},
         });
         assert_eq!(
             without_effect(&file),
-            ["kernelMemcgNotification", "logging.vmodule", "tracing"]
+            ["enableContentionProfiling", "logging.vmodule", "tracing"]
         );
     }
 }

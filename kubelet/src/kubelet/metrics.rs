@@ -49,6 +49,8 @@ impl Kubelet {
         parts.csi_drivers.collect(page);
         parts.analyzer.collect(page);
         parts.admission.collect(page);
+        parts.eviction.collect(page);
+        parts.images.collect(page);
         parts.starts.collect(page);
         parts.shutdown.record().collect(page);
         parts.statuses.collect_terminations(page);

@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use kubelet_container_manager::SystemCgroupOptions;
 use kubelet_cri_client::CriOptions;
+use kubelet_eviction::EvictionOptions;
+use kubelet_garbage_collector::{ContainerGcOptions, ImageGcOptions};
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
 use kubelet_node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod};
 use kubelet_runtime::RuntimeOptions;
 
-use crate::pod_cgroups::options::CgroupOptions;
+use crate::{node_pressure::MeasurementSource, pod_cgroups::options::CgroupOptions};
 
 /// Options of the kubelet and of its parts, after flags, file and defaults are merged.
 #[derive(Clone, Debug)]
@@ -29,6 +31,14 @@ pub struct KubeletOptions {
     pub system_cgroups: SystemCgroupOptions,
     /// The node's capacity for pods.
     pub capacity: CapacityOptions,
+    /// When pods are evicted.
+    pub eviction: EvictionOptions,
+    /// When images are removed.
+    pub image_gc: ImageGcOptions,
+    /// How many dead containers are kept.
+    pub container_gc: ContainerGcOptions,
+    /// Where the measurements for eviction come from.
+    pub measurements: MeasurementSource,
     /// How often a pod without changes is synced (`syncFrequency`).
     pub sync_frequency: Duration,
     /// Upper bound of the crash-loop back-off (`crashLoopBackOff.maxContainerRestartPeriod`).
@@ -59,6 +69,10 @@ impl Default for KubeletOptions {
             cgroups: None,
             system_cgroups: SystemCgroupOptions::default(),
             capacity: CapacityOptions::default(),
+            eviction: EvictionOptions::default(),
+            image_gc: ImageGcOptions::default(),
+            container_gc: ContainerGcOptions::default(),
+            measurements: MeasurementSource::default(),
             sync_frequency: Duration::from_secs(60),
             max_container_restart_period: Duration::from_secs(300),
             log_rotation: Some(RotationPolicy::default()),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -9,10 +10,12 @@ use std::{
 use kubelet_api_client::events::{Subject, reason};
 use kubelet_container_manager::NodeLimits;
 use kubelet_cri_client::CriError;
+use kubelet_eviction::MemoryNotifier;
 use kubelet_host::repeatable;
 use kubelet_logs::LogRotation;
 use kubelet_node::shutdown::{Logind, login_manager::LoginManager};
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_stats::SystemContainer;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -23,6 +26,7 @@ use crate::{
     allocation::Allocator,
     graceful_shutdown::{inhibitor_lock::InhibitorLockHolder, pod_killer::PodKiller},
     housekeeping::{Directories, Housekeeping, LeftoverCgroups},
+    node_pressure::{MachineMeasurements, MeasurementSource, NodeHost},
     pod::removals::Removals,
     pod_cgroups::{self, LimitKeeper},
     sources::update::PodUpdate,
@@ -148,6 +152,7 @@ impl PodRunner {
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
             Box::pin(parts.analyzer.run(cancel.clone())),
+            Box::pin(kubelet.protect_node(orphans, cancel.clone())),
             Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
             Box::pin(cancel.run_until_cancelled(parts.system_cgroups.run())),
             sync_loop.run(inputs, cancel.clone()),
@@ -222,6 +227,45 @@ impl Kubelet {
             events: &parts.events,
         };
         keeper.run(cancel).await;
+    }
+
+    /// Removes what no pod needs, and evicts pods when the node runs out of resources.
+    async fn protect_node(&self, orphans: Orphans, cancel: CancellationToken) {
+        if orphans == Orphans::Leave {
+            return;
+        }
+        let parts = &*self.0;
+        tokio::join!(
+            parts.images.run(cancel.clone()),
+            parts.containers.run(cancel.clone()),
+            self.evict_pods(cancel),
+        );
+    }
+
+    async fn evict_pods(&self, cancel: CancellationToken) {
+        let parts = &*self.0;
+        let cgroups = parts.system_cgroups.paths(parts.cgroups.manager());
+        let of_pods = cgroups.get(SystemContainer::Pods.as_str()).cloned();
+        let find = move || MemoryNotifier::find(Path::new("/proc"), of_pods.as_deref());
+        let notifier = repeatable::blocking(find).await.unwrap_or_default();
+        let of_machine = MachineMeasurements {
+            stats: &parts.stats,
+            analyzer: &parts.analyzer,
+        };
+        let host = NodeHost {
+            measurements: match &parts.options.measurements {
+                MeasurementSource::Machine => &of_machine,
+                MeasurementSource::Given(given) => &**given,
+            },
+            pods: &parts.pods,
+            statuses: &parts.statuses,
+            workers: &parts.workers,
+            containers: &parts.containers,
+            images: &parts.images,
+            events: &parts.events,
+            notifier,
+        };
+        parts.eviction.run(&host, cancel).await;
     }
 
     fn housekeeping(&self, removals: Removals) -> Housekeeping {

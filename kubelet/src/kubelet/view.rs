@@ -4,16 +4,20 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::CriClient;
+use kubelet_eviction::Condition;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use kubelet_node::status_source::{NodeStatusSource, Pressure};
 use kubelet_resource_analyzer::Usages;
-use kubelet_server::NodeView;
+use kubelet_server::{
+    NodeView,
+    reports::{GarbageReport, PressureReport},
+};
 use kubelet_stats::{Depth, NodeStats, StatsError};
 use tokio::sync::watch;
 
-use super::Kubelet;
+use super::{Kubelet, reports};
 use crate::logging;
 
 impl NodeStatusSource for Kubelet {
@@ -30,9 +34,13 @@ impl NodeStatusSource for Kubelet {
         self.shutdown().subscribe()
     }
 
-    /// None: eviction is not implemented yet.
     fn pressure(&self) -> Pressure {
-        Pressure::default()
+        let conditions = self.0.eviction.conditions();
+        Pressure {
+            memory: conditions.contains(&Condition::Memory),
+            disk: conditions.contains(&Condition::Disk),
+            pid: conditions.contains(&Condition::Pid),
+        }
     }
 
     fn volumes_in_use(&self) -> Option<Vec<String>> {
@@ -92,6 +100,15 @@ impl NodeView for Kubelet {
 
     fn pod_usages(&self) -> Arc<Usages> {
         Self::pod_usages(self)
+    }
+
+    fn pressure(&self) -> PressureReport {
+        reports::pressure(&self.0.eviction)
+    }
+
+    async fn garbage(&self) -> Result<GarbageReport, String> {
+        let (images, containers) = (&self.0.images, &self.0.containers);
+        reports::garbage(images, containers).await
     }
 
     fn cri(&self) -> CriClient {

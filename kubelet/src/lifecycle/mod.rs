@@ -8,15 +8,17 @@ mod metrics;
 mod node_facts;
 pub mod preemption;
 mod resize;
-mod taints;
 mod unsupported;
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kubelet_eviction::EvictionManager;
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_node::shutdown::NodeShutdown;
-use kubelet_pod_spec::{identity, node_affinity, priority, shortage::Shortage, sysctl::Allowlist};
+use kubelet_pod_spec::{
+    identity, node_affinity, phase::Phase, priority, shortage::Shortage, sysctl::Allowlist, taints,
+};
 
 use self::metrics::AdmissionMetrics;
 pub use self::{
@@ -43,17 +45,23 @@ pub struct Admission {
     sysctls: Allowlist,
     has_app_armor: bool,
     shutdown: Arc<NodeShutdown>,
+    eviction: Arc<EvictionManager>,
     metrics: Arc<AdmissionMetrics>,
 }
 
 impl Admission {
-    /// The admission rules of this host; no pod is admitted during a `shutdown`. Reads the host's
-    /// `/sys`: briefly blocking.
-    pub fn new(allowed_unsafe_sysctls: &[String], shutdown: Arc<NodeShutdown>) -> Self {
+    /// The admission rules of this host; no pod is admitted during a `shutdown`, and only some while
+    /// `eviction` observes pressure. Reads the host's `/sys`: briefly blocking.
+    pub fn new(
+        allowed_unsafe_sysctls: &[String],
+        shutdown: Arc<NodeShutdown>,
+        eviction: Arc<EvictionManager>,
+    ) -> Self {
         Self {
             sysctls: Allowlist::new(allowed_unsafe_sysctls),
             has_app_armor: app_armor::is_enabled(),
             shutdown,
+            eviction,
             metrics: Arc::default(),
         }
     }
@@ -103,6 +111,12 @@ impl Admission {
         let Some(spec) = &pod.spec else {
             return Ok(AdmissionOutcome::Now);
         };
+        // A pod that runs since before the kubelet's start goes only if it is its turn.
+        let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
+        if Phase::parse(phase) != Phase::Running {
+            let pressure = self.eviction.admit(pod);
+            pressure.map_err(|message| Rejection::new(kubelet_eviction::REASON, message))?;
+        }
         self.check_sysctls(spec)?;
         check_os(pod, spec)?;
         check_group_policy(spec, node)?;
@@ -255,6 +269,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use kubelet_api_client::events::EventRecorder;
+    use kubelet_eviction::EvictionOptions;
     use kubelet_pod_spec::resources;
     use serde_json::{Value, json};
 
@@ -269,10 +285,14 @@ mod tests {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
-    fn admission() -> Admission {
+    pub(super) fn admission() -> Admission {
         Admission::new(
             &[],
             Arc::new(NodeShutdown::new(std::path::Path::new("/nonexistent"))),
+            Arc::new(EvictionManager::new(
+                EvictionOptions::default(),
+                EventRecorder::default(),
+            )),
         )
     }
 

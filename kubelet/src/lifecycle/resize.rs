@@ -69,10 +69,10 @@ fn check_capacity(
 
 #[cfg(test)]
 mod tests {
-    use kubelet_node::shutdown::NodeShutdown;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::lifecycle::tests::admission;
 
     fn pod(requests: &Value) -> Arc<Pod> {
         let pod = json!({"spec": {"containers": [
@@ -90,11 +90,7 @@ mod tests {
             "allocatable": {"cpu": "2", "memory": "1000", "pods": "1"}
         }});
         let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
-        let admission = Admission::new(
-            &[],
-            Arc::new(NodeShutdown::new(std::path::Path::new("/nonexistent"))),
-        );
-        admission.admit_resize(&pod(wanted), &pod(had), &node, others)
+        admission().admit_resize(&pod(wanted), &pod(had), &node, others)
     }
 
     #[test]

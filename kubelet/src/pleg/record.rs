@@ -30,6 +30,16 @@ pub struct PodRecord {
     pub is_foreign: bool,
 }
 
+impl PodRecord {
+    /// Whether a sandbox or container of the pod does not run.
+    pub fn has_dead(&self) -> bool {
+        let mut sandboxes = self.sandboxes.iter();
+        let mut containers = self.containers.iter();
+        sandboxes.any(|(_, is_ready)| !is_ready)
+            || containers.any(|container| container.state != ContainerState::Running)
+    }
+}
+
 /// A container in a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerRecord {

@@ -114,6 +114,14 @@ impl Mailbox {
         self.kill.as_ref().is_some_and(|kill| kill.deleted)
     }
 
+    /// Whether nothing of the pod in the runtime is needed any more: it was evicted, or is gone from
+    /// its source. One that is only marked for deletion still has a status to report.
+    pub(super) fn is_removable(&self) -> bool {
+        let verdict = self.kill.as_ref().and_then(|kill| kill.verdict.as_ref());
+        let is_evicted = verdict.is_some_and(|it| it.reason == kubelet_eviction::REASON);
+        self.has_settled && (is_evicted || self.is_deleted())
+    }
+
     /// Whether the pod runs again afterwards.
     pub(super) const fn comes_back(&self) -> bool {
         self.restart.is_some()

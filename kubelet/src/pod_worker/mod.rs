@@ -253,12 +253,29 @@ impl<S: PodSyncer> PodWorkers<S> {
         mailbox.is_none_or(|mailbox| mailbox.borrow().has_settled())
     }
 
+    /// Whether nothing of the pod in the runtime is needed any more: it has no worker, or it was
+    /// evicted or deleted and its resources are released.
+    pub fn is_removable(&self, uid: &PodUid) -> bool {
+        let workers = self.workers.lock();
+        let mailbox = workers.get(uid);
+        mailbox.is_none_or(|mailbox| mailbox.borrow().is_removable())
+    }
+
     /// Waits until [`has_settled`](Self::has_settled).
     pub async fn settled(&self, uid: &PodUid) {
+        self.wait_for(uid, Mailbox::has_settled).await;
+    }
+
+    /// Waits until [`has_ended`](Self::has_ended).
+    pub async fn containers_ended(&self, uid: &PodUid) {
+        self.wait_for(uid, Mailbox::has_ended).await;
+    }
+
+    async fn wait_for(&self, uid: &PodUid, holds: impl FnMut(&Mailbox) -> bool) {
         let mailbox = self.workers.lock().get(uid).map(watch::Sender::subscribe);
         if let Some(mut mailbox) = mailbox {
             // Fails only once the worker has nothing left to do.
-            let _ = mailbox.wait_for(Mailbox::has_settled).await;
+            let _ = mailbox.wait_for(holds).await;
         }
     }
 

@@ -102,7 +102,7 @@ fn since(pod: &Pod) -> Option<Timestamp> {
 }
 
 /// A duration in seconds, in at most two units, as kubectl.
-fn human(seconds: i64) -> String {
+pub(super) fn human(seconds: i64) -> String {
     let two = |big: i64, big_unit: char, small: i64, small_unit: char| {
         if small == 0 {
             format!("{big}{big_unit}")

@@ -20,6 +20,7 @@ use kubelet_api_client::{
     objects::{NoObjects, Objects},
 };
 use kubelet_cri_client::CriClient;
+use kubelet_garbage_collector::ImageGcOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_node::shutdown::{Logind, login_manager::LoginManager};
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions};
@@ -86,6 +87,11 @@ impl Node {
                 },
                 ..RuntimeOptions::default()
             },
+            // The file system that the fake runtime reports is the machine's.
+            image_gc: ImageGcOptions {
+                high_threshold_percent: 100,
+                ..ImageGcOptions::default()
+            },
             ..KubeletOptions::default()
         }
     }
@@ -104,7 +110,7 @@ impl Node {
             objects: Arc::clone(&self.objects),
             membership: None,
             events: self.events.clone(),
-            sources_ready: Box::new(move || ready.load(Ordering::Relaxed)),
+            sources_ready: Arc::new(move || ready.load(Ordering::Relaxed)),
         };
         Kubelet::new(parts, cancel)
     }

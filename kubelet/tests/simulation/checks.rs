@@ -132,6 +132,11 @@ fn problem_of_present(
     let phase = status
         .and_then(|status| status.phase.as_deref())
         .unwrap_or_default();
+    let reason = status.and_then(|status| status.reason.as_deref());
+    if reason == Some(kubelet_eviction::REASON) && simulation.node.memory.was_scarce() {
+        let runs = found.ready_sandboxes() > 0 || !running.is_empty();
+        return runs.then(|| "evicted, and runs".to_owned());
+    }
     let is_done = matches!(phase, "Succeeded" | "Failed");
     let never_restarts = spec.restart_policy.as_deref() == Some("Never");
     let wanted = match subject.expect {

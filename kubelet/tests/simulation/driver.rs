@@ -97,6 +97,7 @@ pub(crate) async fn simulate(seed: u64, pods: usize) -> Trace {
     if let Some(cluster) = &mut simulation.node.cluster {
         cluster.be_well();
     }
+    simulation.node.memory.become_plentiful();
     simulation.settle("after the faults").await;
     simulation.rounds().await;
     simulation.remove_all().await;

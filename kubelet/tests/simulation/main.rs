@@ -13,6 +13,7 @@ mod cluster;
 mod driver;
 mod faults;
 mod history;
+mod memory;
 mod node;
 mod operations;
 mod pods;

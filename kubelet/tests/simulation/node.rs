@@ -15,6 +15,7 @@ use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     kubelet::{Kubelet, KubeletParts, Membership, options::KubeletOptions},
+    node_pressure::MeasurementSource,
     sources::{
         apiserver::ApiSource,
         pod_config::{PodConfig, PodSet, SourceHandle},
@@ -26,6 +27,7 @@ use kubelet_api_client::{
     objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},
 };
 use kubelet_cri_client::{CriClient, CriOptions};
+use kubelet_garbage_collector::ImageGcOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
 use kubelet_node::capacity::CapacityOptions;
@@ -37,6 +39,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     cluster::{Cluster, NODE},
+    memory::{self, SimulatedMemory},
     probes::Failing,
     trace::{Trace, Traced},
 };
@@ -52,6 +55,7 @@ pub(crate) struct Node {
     pub failing: Failing,
     pub trace: Trace,
     pub options: KubeletOptions,
+    pub memory: Arc<SimulatedMemory>,
     /// `None` if the node is standalone.
     pub cluster: Option<Cluster>,
     _dir: tempfile::TempDir,
@@ -60,6 +64,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(runtime: FakeRuntime, cluster: Option<Cluster>, random: &mut Random) -> Self {
         let dir = memory_dir();
+        let memory = Arc::<SimulatedMemory>::default();
         let options = KubeletOptions {
             node: LocalNode {
                 name: NODE.to_owned(),
@@ -93,9 +98,17 @@ impl Node {
                 ..CapacityOptions::default()
             },
             max_container_restart_period: Duration::from_secs(20),
+            eviction: memory::options(),
+            measurements: MeasurementSource::Given(memory.clone()),
+            // The file system that the fake runtime reports is the machine's.
+            image_gc: ImageGcOptions {
+                high_threshold_percent: 100,
+                ..ImageGcOptions::default()
+            },
             ..KubeletOptions::default()
         };
         Self {
+            memory,
             failing: Failing::on(&runtime),
             runtime,
             trace: Trace::new(dir.path()),
@@ -137,7 +150,7 @@ impl Node {
             objects: Arc::new(NoObjects),
             membership: None,
             events: EventRecorder::default(),
-            sources_ready: Box::new(all_heard),
+            sources_ready: Arc::new(all_heard),
         };
         let sources = Sources::Told { updates, ready };
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
@@ -176,7 +189,7 @@ impl Node {
             objects: Arc::new(objects),
             membership: Some(membership),
             events: EventRecorder::default(),
-            sources_ready: Box::new(move || config.seen_all_sources()),
+            sources_ready: Arc::new(move || config.seen_all_sources()),
         };
         let sources = Sources::Cluster { file };
         Running::new(parts, receiver, sources, tasks, cancel)

@@ -47,6 +47,7 @@ impl Simulation {
             977..=983 if self.node.cluster.is_some() => self.trouble().await,
             977..=983 => self.reconcile().await,
             984..=989 => sleep(self.random.millis(500, 4000)).await,
+            990 => self.node.memory.become_scarce(),
             _ => self.flip_probes(),
         }
         if let Some(cluster) = &mut self.node.cluster {

@@ -191,6 +191,7 @@ fn is_server(subject: &SimulatedPod) -> bool {
     let spec = subject.spec();
     subject.present
         && !subject.deleting
+        && !subject.is_evicted()
         && subject.expect == Expect::Runs
         && spec.restart_policy.as_deref() == Some("Always")
         && subject.init_containers() == 0

@@ -62,6 +62,12 @@ impl SimulatedPod {
         }
     }
 
+    /// Whether it was last seen evicted.
+    pub(crate) fn is_evicted(&self) -> bool {
+        let status = self.status.as_deref();
+        status.is_some_and(|it| it.reason.as_deref() == Some(kubelet_eviction::REASON))
+    }
+
     /// Records an operation at the current time.
     pub(crate) fn note(&mut self, operation: PodOperation) {
         let event = match operation {

@@ -81,6 +81,8 @@ fn nothing_given_is_the_default_of_each_part() {
             ..CriOptions::default()
         },
         capacity: capacity.clone(),
+        // Only a configuration has thresholds.
+        eviction: settings.options.eviction.clone(),
         kernel_log: Some("/dev/kmsg".into()),
         ..KubeletOptions::default()
     };
@@ -342,14 +344,14 @@ fn another_kind_is_refused() {
 #[test]
 fn what_has_no_effect_is_said_in_one_line() {
     let settings = with_file(
-        "enableContentionProfiling: true\nevictionHard: {memory.available: 5%}\n",
+        "enableContentionProfiling: true\nmakeIPTablesUtilChains: true\n",
         &["--hairpin-mode=none"],
     )
     .unwrap();
     assert_eq!(
         settings.warnings,
         [
-            "configuration file fields without effect yet: enableContentionProfiling, evictionHard",
+            "configuration file fields without effect yet: enableContentionProfiling, makeIPTablesUtilChains",
             "flags without effect: --hairpin-mode",
         ]
     );

@@ -121,7 +121,7 @@ impl Joined {
                     .unwrap_or_default(),
             }),
             events: self.node.events.clone(),
-            sources_ready: Box::new(move || config.seen_all_sources()),
+            sources_ready: Arc::new(move || config.seen_all_sources()),
         };
         let (kubelet, pods) = Kubelet::new(parts, &cancel);
         let (register, registered) = oneshot::channel();

@@ -77,7 +77,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
         objects: Arc::new(objects),
         membership: Some(membership),
         events: events.clone(),
-        sources_ready: Box::new(move || config.seen_all_sources()),
+        sources_ready: Arc::new(move || config.seen_all_sources()),
     };
     let (kubelet, pod_runner) = Kubelet::new(parts, cancel);
     let node_options = NodeOptions {

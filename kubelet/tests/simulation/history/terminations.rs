@@ -12,6 +12,8 @@ use crate::{pods::is_sidecar, simulated_pod::PodEvent};
 const MINIMUM: Duration = Duration::from_secs(2);
 /// The grace period of orphaned pods, as upstream.
 const OF_ORPHANS: Duration = Duration::from_secs(1);
+/// The grace period of evictions by a hard threshold.
+const OF_EVICTIONS: Duration = Duration::from_secs(1);
 /// Longer than any pod takes to terminate.
 const LONGEST: Duration = Duration::from_secs(15);
 /// The minimum of a whole pod, as upstream.
@@ -62,6 +64,9 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
             return vec![OF_ORPHANS];
         }
         graces.push(OF_ORPHANS);
+    }
+    if history.simulation.node.memory.has_evicted(at) {
+        graces.push(OF_EVICTIONS);
     }
     graces
 }
