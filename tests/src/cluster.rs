@@ -96,6 +96,14 @@ impl Cluster {
         self.node.start_kubelet_with(&config, &flags).await
     }
 
+    /// Restarts the kubelet with other flags.
+    pub async fn restart_kubelet_with(&mut self, flags: &[String]) -> Result<()> {
+        self.node.kill_kubelet()?;
+        self.flags = flags.to_vec();
+        self.start_kubelet().await?;
+        self.await_ready().await
+    }
+
     /// Waits until the API server reports the node as ready and can reach the kubelet.
     async fn await_ready(&self) -> Result<()> {
         let deadline = Instant::now() + STARTUP;

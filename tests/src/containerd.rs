@@ -161,13 +161,19 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 
     /// Imports a busybox image that runs this command.
     pub fn import(&self, reference: &str, command: &[&str]) -> Result<()> {
+        self.import_of_size(reference, command, 0)
+    }
+
+    /// [`Self::import`] with a file of this size in the image.
+    pub fn import_of_size(&self, reference: &str, command: &[&str], bytes: usize) -> Result<()> {
         let archive = self.dir.join("image.tar");
-        fs::write(&archive, images::archive(reference, command)?)?;
+        let content = images::archive_of_size(reference, command, bytes)?;
+        fs::write(&archive, content)?;
         let imported = self.ctr(&["images", "import", &archive.display().to_string()])?;
         if !imported.status.success() {
             bail!("{reference}: {}", String::from_utf8_lossy(&imported.stderr));
         }
-        Ok(())
+        Ok(fs::remove_file(archive)?)
     }
 
     /// Pushes an image to a registry. It prints its own name, so that each image differs. `user` is

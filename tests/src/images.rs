@@ -55,6 +55,16 @@ pub async fn load_busybox(docker: &Docker) -> Result<()> {
 
 /// Loads a busybox image named `reference` into an engine. `changes` are Dockerfile instructions.
 pub async fn load(docker: &Docker, reference: &str, changes: &[&str]) -> Result<()> {
+    load_of_size(docker, reference, changes, 0).await
+}
+
+/// [`load`] with a file of this size.
+pub async fn load_of_size(
+    docker: &Docker,
+    reference: &str,
+    changes: &[&str],
+    bytes: usize,
+) -> Result<()> {
     let (repo, tag) = reference
         .rsplit_once(':')
         .with_context(|| format!("{reference} has no tag"))?;
@@ -67,7 +77,11 @@ pub async fn load(docker: &Docker, reference: &str, changes: &[&str]) -> Result<
         .changes(lines)
         .build();
     docker
-        .create_image(Some(options), Some(body_full(root_filesystem()?)), None)
+        .create_image(
+            Some(options),
+            Some(body_full(root_filesystem(bytes)?)),
+            None,
+        )
         .try_for_each(|_| async { Ok(()) })
         .await
         .with_context(|| format!("cannot import {reference}"))
@@ -95,7 +109,12 @@ pub async fn push(
 
 /// A busybox image that runs this command, in the format of `docker save`.
 pub fn archive(reference: &str, command: &[&str]) -> Result<Vec<u8>> {
-    let layer = root_filesystem()?;
+    archive_of_size(reference, command, 0)
+}
+
+/// [`archive`] with a file of this size.
+pub fn archive_of_size(reference: &str, command: &[&str], bytes: usize) -> Result<Vec<u8>> {
+    let layer = root_filesystem(bytes)?;
     let digest: String = Sha256::digest(&layer)
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -133,7 +152,8 @@ const fn architecture() -> &'static str {
 }
 
 /// A tar archive of the image's root filesystem.
-fn root_filesystem() -> Result<Bytes> {
+/// The files of busybox, and one of `filler` bytes.
+fn root_filesystem(filler: usize) -> Result<Bytes> {
     let busybox = fs::read(Path::new(BUSYBOX_BINARY))
         .with_context(|| format!("no {BUSYBOX_BINARY}: apt-get install busybox-static"))?;
     let mut archive = tar::Builder::new(Vec::new());
@@ -141,7 +161,8 @@ fn root_filesystem() -> Result<Bytes> {
         let mut header = header(tar::EntryType::Directory, 0o755, 0);
         archive.append_data(&mut header, dir, std::io::empty())?;
     }
-    let files: [(&str, u32, &[u8]); 4] = [
+    let filler = vec![1; filler];
+    let files: [(&str, u32, &[u8]); 5] = [
         ("bin/busybox", 0o755, &busybox),
         (
             "etc/passwd",
@@ -150,6 +171,7 @@ fn root_filesystem() -> Result<Bytes> {
         ),
         ("etc/group", 0o644, b"root:x:0:\nuser:x:1000:\n"),
         ("www/index.html", 0o644, b"hello from the pod\n"),
+        ("filler", 0o644, &filler),
     ];
     for (path, mode, content) in files {
         let mut header = header(tar::EntryType::Regular, mode, content.len() as u64);

@@ -18,4 +18,5 @@ pub mod kubectl;
 pub mod network_namespace;
 pub mod node;
 pub mod registry;
+pub mod small_disk;
 pub mod usage;

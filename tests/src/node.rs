@@ -20,6 +20,7 @@ use cri_proto::runtime::v1::{
 };
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
+use rustix::fs::statvfs;
 use serde_json::Value;
 use tempfile::TempDir;
 use test_run::process::Process;
@@ -37,6 +38,7 @@ use crate::{
     images,
     network_namespace::{NODE_IP, NetworkNamespace},
     registry::{self, Registry},
+    small_disk::{Disks, SmallDisk},
 };
 
 /// The deadline for the shim or the kubelet to answer after its start.
@@ -51,6 +53,7 @@ pub struct Node {
     runtime: Runtime,
     /// The cgroup of the pods.
     pub cgroups: CgroupRoot,
+    _disks: Vec<SmallDisk>,
     dir: TempDir,
 }
 
@@ -80,7 +83,12 @@ const CNI_PLUGINS: &str = "/usr/lib/cni";
 impl Node {
     /// A node with an engine that has the test image, and the shim in front of it.
     pub async fn with_shim() -> Result<Self> {
-        Self::new(Network::Docker).await
+        Self::new(Network::Docker, Disks::default()).await
+    }
+
+    /// [`Self::with_shim`] with file systems of its own.
+    pub async fn with_shim_on(disks: Disks) -> Result<Self> {
+        Self::new(Network::Docker, disks).await
     }
 
     /// [`Self::with_shim`] with a CNI pod network. The plugins are Debian's and those in the
@@ -93,7 +101,7 @@ impl Node {
                 bridge.display()
             );
         }
-        Self::new(Network::Cni).await
+        Self::new(Network::Cni, Disks::default()).await
     }
 
     /// [`Self::with_shim`] with additional flags for the shim.
@@ -106,21 +114,29 @@ impl Node {
 
     /// A node with a containerd that has the test image, without the shim.
     pub async fn with_containerd() -> Result<Self> {
+        Self::with_containerd_on(Disks::default()).await
+    }
+
+    /// [`Self::with_containerd`] with file systems of its own.
+    pub async fn with_containerd_on(disks: Disks) -> Result<Self> {
         let dir = directory()?;
+        let disks = mount(disks, &dir, "containerd")?;
         let containerd = Containerd::start(&dir.path().join("containerd")).await?;
         let node = Self {
             kubelet: None,
             shim: None,
             runtime: Runtime::Containerd(containerd),
             cgroups: cgroup_root(&dir)?,
+            _disks: disks,
             dir,
         };
         fs::create_dir_all(node.manifests())?;
         Ok(node)
     }
 
-    async fn new(network: Network) -> Result<Self> {
+    async fn new(network: Network, disks: Disks) -> Result<Self> {
         let dir = directory()?;
+        let disks = mount(disks, &dir, "engine")?;
         let engine = Engine::start(&dir.path().join("engine")).await?;
         images::load_busybox(&engine.client()?).await?;
         let mut node = Self {
@@ -128,6 +144,7 @@ impl Node {
             shim: None,
             runtime: Runtime::Docker { engine, network },
             cgroups: cgroup_root(&dir)?,
+            _disks: disks,
             dir,
         };
         fs::create_dir_all(node.manifests())?;
@@ -187,7 +204,8 @@ impl Node {
         self.start_kubelet_with("", &[]).await
     }
 
-    /// [`Self::start_kubelet`] with additional lines in its configuration and additional flags.
+    /// [`Self::start_kubelet`] with additional lines in its configuration and additional flags. The
+    /// machine's disk, which is not the test's alone, may be as full as it is.
     pub async fn start_kubelet_with(&mut self, extra: &str, flags: &[&str]) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
         let config = self.path("kubelet.yaml");
@@ -195,6 +213,7 @@ impl Node {
             &config,
             format!(
                 "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                 evictionHard: {{memory.available: 1Mi}}\nimageGCHighThresholdPercent: 100\n\
                  staticPodPath: {}\npodLogsDir: {}\nreadOnlyPort: 10255\nfileCheckFrequency: 2s\n\
                  containerRuntimeEndpoint: {}\n{extra}",
                 path("manifests"),
@@ -298,6 +317,33 @@ impl Node {
                 containerd.push(&to, if auth { &user } else { "" })
             }
         }
+    }
+
+    /// Loads a busybox image with a file of this size.
+    pub async fn load_image(&self, reference: &str, bytes: usize) -> Result<()> {
+        match &self.runtime {
+            Runtime::Docker { engine, .. } => {
+                let label = format!("LABEL from={reference}");
+                let changes = ["CMD [\"sh\"]", &label];
+                images::load_of_size(&engine.client()?, reference, &changes, bytes).await
+            }
+            Runtime::Containerd(containerd) => {
+                containerd.import_of_size(reference, &["echo", reference], bytes)
+            }
+        }
+    }
+
+    /// Writes a file to the file system of the runtime, so that this much is left.
+    pub fn fill_runtime_disk(&self, left: u64) -> Result<()> {
+        let directory = match &self.runtime {
+            Runtime::Docker { .. } => "engine",
+            Runtime::Containerd(_) => "containerd",
+        };
+        let directory = self.path(directory);
+        let space = statvfs(&directory)?;
+        let bytes = (space.f_bavail * space.f_frsize).checked_sub(left);
+        let bytes = usize::try_from(bytes.context("less is left")?)?;
+        Ok(fs::write(directory.join("filler"), vec![0; bytes])?)
     }
 
     // === CRI ===
@@ -448,6 +494,20 @@ pub fn is_ready(pod: &Value) -> bool {
             all.iter()
                 .any(|c| c["type"] == "Ready" && c["status"] == "True")
         })
+}
+
+/// Mounts the file systems of a node.
+fn mount(disks: Disks, dir: &TempDir, runtime: &str) -> Result<Vec<SmallDisk>> {
+    let wanted = [("kubelet", disks.kubelet), (runtime, disks.runtime)];
+    let wanted = wanted
+        .into_iter()
+        .filter_map(|(name, size)| Some((name, size?)));
+    wanted
+        .map(|(name, size)| {
+            let image = dir.path().join(format!("{name}.img"));
+            SmallDisk::mount(&image, &dir.path().join(name), size)
+        })
+        .collect()
 }
 
 fn directory() -> Result<TempDir> {

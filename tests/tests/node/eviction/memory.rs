@@ -1,0 +1,80 @@
+//! Memory of the pods' cgroup.
+
+use std::fs;
+
+use super::*;
+
+/// The memory that pods may use, in MiB, and below it the threshold.
+const FOR_PODS: u64 = 400;
+const THRESHOLD: &str = "--eviction-hard=memory.available<100Mi";
+
+/// Reserves all memory but [`FOR_PODS`].
+fn reservation() -> Result<String> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    let total = meminfo.lines().find_map(|line| {
+        let line = line.strip_prefix("MemTotal:")?.trim();
+        line.strip_suffix(" kB")?.parse::<u64>().ok()
+    });
+    let reserved = total.context("no MemTotal")? - FOR_PODS * 1024;
+    Ok(format!("--system-reserved=memory={reserved}Ki"))
+}
+
+pub(super) async fn run(node: Result<Node>) -> Result<()> {
+    let mut flags = flags(&[THRESHOLD, TRANSITION]);
+    flags.push(reservation()?);
+    let mut site = Site::new(node, &flags).await?;
+    site.condition("MemoryPressure", "False").await?;
+    let critical = |spec: &mut Value| spec["priorityClassName"] = json!("system-cluster-critical");
+    site.create("critical", &hold(60), critical).await?;
+    let requests = |spec: &mut Value| {
+        spec["containers"][0]["resources"] = json!({"requests": {"memory": "200Mi"}});
+    };
+    site.create("within-request", &hold(120), requests).await?;
+    site.create("small", &hold(20), |_| ()).await?;
+    for name in ["critical", "within-request", "small"] {
+        site.running(name).await?;
+    }
+    site.create("leak", &hold(140), |_| ()).await?;
+
+    let message = site.evicted("leak").await?;
+    let told = [
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: ",
+        "Container c was using ",
+        ", request is 0, has larger consumption of memory. ",
+    ];
+    for part in told {
+        ensure!(message.contains(part), "{part:?} is not in {message:?}");
+    }
+    ensure!(site.is_disrupted("leak").await?, "no DisruptionTarget");
+    ensure!(site.event("leak", "Evicted").await? == message);
+    site.event("node", "EvictionThresholdMet").await?;
+    site.condition("MemoryPressure", "True").await?;
+    site.create("best-effort", "true", |_| ()).await?;
+    let message = site.evicted("best-effort").await?;
+    ensure!(
+        message == "Pod was rejected: The node had condition: [MemoryPressure]. ",
+        "{message:?}"
+    );
+    let small = |spec: &mut Value| {
+        spec["containers"][0]["resources"] = json!({"requests": {"memory": "1Mi"}});
+    };
+    site.create("burstable", "true", small).await?;
+    site.running("burstable").await?;
+
+    site.condition("MemoryPressure", "False").await?;
+    site.create("later", "true", |_| ()).await?;
+    site.running("later").await?;
+    let metrics = site.cluster.node.page("/metrics").await?;
+    let count = "kubelet_evictions{eviction_signal=\"allocatableMemory.available\"} 1\n";
+    ensure!(metrics.contains(count), "no {count:?}");
+    let status = site.prints(&["status"])?;
+    ensure!(status.contains("  default/leak, "), "{status}");
+
+    // What was evicted stays so under another kubelet; the others run on.
+    site.cluster.restart_kubelet_with(&flags).await?;
+    for name in ["critical", "within-request", "small", "later"] {
+        site.runs_on(name).await?;
+    }
+    site.evicted("leak").await?;
+    Ok(())
+}
