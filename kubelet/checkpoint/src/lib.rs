@@ -431,7 +431,7 @@ fn read_node(store: &Store, name: &str) -> Result<Node, String> {
     let dir = store.dir().join(EntryKind::Node.directory());
     let unknown = || format!("{} has no Node object for this node", dir.display());
     let entry = Entry::new(EntryKind::Node, "", name).ok_or_else(unknown)?;
-    match store.read_object(&entry) {
+    match store.read_by(&entry, json::node) {
         Ok(Some(node)) => Ok(node),
         Ok(None) => Err(unknown()),
         Err(error) => {

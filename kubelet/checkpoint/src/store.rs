@@ -233,10 +233,19 @@ impl Store {
     /// # Errors
     /// The file cannot be read or is invalid.
     pub fn read_object<K: DeserializeOwned>(&self, entry: &Entry) -> Result<Option<K>, StoreError> {
+        self.read_by(entry, |text| json::from_slice(text))
+    }
+
+    /// As [`Self::read_object`], with another decoder.
+    pub fn read_by<K>(
+        &self,
+        entry: &Entry,
+        decode: impl FnOnce(&[u8]) -> serde_json::Result<K>,
+    ) -> Result<Option<K>, StoreError> {
         let Some(text) = self.read(entry)? else {
             return Ok(None);
         };
-        match json::from_slice(&text) {
+        match decode(&text) {
             Ok(object) => Ok(Some(object)),
             Err(error) => Err(StoreError::Corrupt {
                 path: entry.path(&self.dir),

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use k8s_openapi::api::core::v1::Node;
 use serde::{
     Serialize,
     de::{self, Deserialize, DeserializeOwned},
@@ -81,6 +82,16 @@ impl fmt::Display for Path {
 /// The text is not JSON, or of another type.
 pub fn from_slice<'a, T: Deserialize<'a>>(text: &'a [u8]) -> serde_json::Result<T> {
     serde_json::from_str(std::str::from_utf8(text).map_err(de::Error::custom)?)
+}
+
+/// Decodes a node.
+///
+/// Crates above this one that decode nodes use this copy of the decoder, instead of one each.
+///
+/// # Errors
+/// As [`from_slice`].
+pub fn node(text: &[u8]) -> serde_json::Result<Node> {
+    from_slice(text)
 }
 
 /// Decodes a value.
