@@ -8,6 +8,7 @@ use std::{
     io::{self, Write as _},
     os::fd::{AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use cgroup_stats::Mounts;
@@ -15,7 +16,7 @@ use futures::future::select_all;
 use kubelet_host::{readiness, repeatable};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::io::{Interest, unix::AsyncFd};
-use tracing::debug;
+use tracing::warn;
 
 use crate::{host::MemoryMark, signal::Signal};
 
@@ -31,6 +32,7 @@ pub struct MemoryNotifier {
     pods: Option<PathBuf>,
     /// The file of the node's pressure on memory, for v2.
     pressure: Option<PathBuf>,
+    has_failed: AtomicBool,
 }
 
 impl MemoryNotifier {
@@ -47,6 +49,7 @@ impl MemoryNotifier {
             pods: pods.and_then(directory),
             pressure: node.is_none().then(|| proc.join("pressure/memory")),
             node,
+            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -59,7 +62,13 @@ impl MemoryNotifier {
                 Ok(registration) => registered.push(registration),
                 Err(error) => {
                     let signal = mark.signal.as_str();
-                    debug!(signal, %error, "the kernel does not notify of scarce memory");
+                    if !self.has_failed.swap(true, Ordering::Relaxed) {
+                        warn!(
+                            signal, %error,
+                            "the kernel does not notify of scarce memory \
+                             (kernelMemcgNotification); looking every ten seconds only"
+                        );
+                    }
                 }
             }
         }

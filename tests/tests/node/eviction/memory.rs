@@ -20,7 +20,7 @@ fn reservation() -> Result<String> {
 }
 
 pub(super) async fn run(node: Result<Node>) -> Result<()> {
-    let mut flags = flags(&[THRESHOLD, TRANSITION]);
+    let mut flags = flags(&[THRESHOLD, TRANSITION, "--kernel-memcg-notification"]);
     flags.push(reservation()?);
     let mut site = Site::new(node, &flags).await?;
     site.condition("MemoryPressure", "False").await?;
@@ -61,6 +61,8 @@ pub(super) async fn run(node: Result<Node>) -> Result<()> {
     site.create("burstable", "true", small).await?;
     site.running("burstable").await?;
 
+    let log = site.cluster.node.kubelet_log();
+    ensure!(!log.contains("does not notify"), "{log}");
     site.condition("MemoryPressure", "False").await?;
     site.create("later", "true", |_| ()).await?;
     site.running("later").await?;
