@@ -2,6 +2,7 @@
 //! pods are evicted, which images and containers are removed, and what stays.
 
 mod disk;
+mod full_disk;
 mod garbage;
 mod local_storage;
 mod memory;
@@ -203,6 +204,7 @@ const RUNTIME_DISK: Disks = Disks {
 on_both! {
     scarce_memory: memory::run, Disks::default();
     scarce_disk: disk::run, KUBELET_DISK;
+    full_disk_of_the_kubelet: full_disk::run, KUBELET_DISK;
     limits_of_local_storage: local_storage::run, Disks::default();
     unused_images: garbage::images, RUNTIME_DISK;
     dead_containers: garbage::containers, Disks::default();
