@@ -152,14 +152,20 @@ impl EvictionManager {
             return;
         }
         let work = async {
+            // Stalls may be reported every second: one report counts in each period.
+            let mut is_notified = false;
             loop {
                 let evicted = self.synchronize(host).await;
                 if evicted.is_empty() {
-                    let marks = self.marks();
+                    let marks = match is_notified {
+                        true => Vec::new(),
+                        false => self.marks(),
+                    };
                     tokio::select! {
-                        () = sleep(PERIOD) => {}
+                        () = sleep(PERIOD) => is_notified = false,
                         () = host.memory_is_scarce(&marks) => {
                             info!("the kernel reports that memory is scarce");
+                            is_notified = true;
                         }
                     }
                 } else {

@@ -101,6 +101,9 @@ impl EvictionHost for FakeNode {
 
     async fn memory_is_scarce(&self, marks: &[MemoryMark]) {
         self.0.lock().marks = marks.to_vec();
+        if marks.is_empty() {
+            std::future::pending::<()>().await;
+        }
         self.1.notified().await;
     }
 
@@ -505,6 +508,25 @@ async fn the_node_is_observed_each_ten_seconds_and_when_the_kernel_says_so() {
     node.0.lock().is_unobservable = true;
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(node.0.lock().observations, 6);
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_that_reports_all_the_time_counts_once_in_each_period() {
+    let (manager, _events) = manager(|options| options.kernel_notification = true);
+    let node = Arc::new(FakeNode::default());
+    node.set(Signal::MemoryAvailable, 300);
+    let task = {
+        let node = Arc::clone(&node);
+        let cancel = CancellationToken::new();
+        tokio::spawn(async move { manager.run(&*node, cancel).await })
+    };
+    for _ in 0..35 {
+        node.1.notify_one();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // Each report, and the period after it.
+    assert_eq!(node.0.lock().observations, 8);
     task.abort();
 }
 
