@@ -5,6 +5,7 @@ mod gc;
 mod logs;
 mod node_ips;
 mod node_labels;
+mod status;
 mod table;
 mod value;
 
@@ -21,7 +22,7 @@ use crate::{
     config::{flags::Flags, support},
     gc_command::GcOptions,
     logs_command::LogsOptions,
-    status_command::{OutputFormat, StatusOptions},
+    status_command::StatusOptions,
 };
 
 /// A parsed command line.
@@ -62,7 +63,7 @@ where
         });
     }
     match matches.subcommand() {
-        Some(("status", matches)) => Ok(Command::Status(status_options(matches))),
+        Some(("status", matches)) => Ok(Command::Status(status::options(matches))),
         Some(("logs", matches)) => Ok(Command::Logs(logs::options(matches))),
         Some(("gc", matches)) => Ok(Command::Gc(gc::options(matches))),
         _ => flags(&matches)
@@ -94,7 +95,7 @@ fn command() -> clap::Command {
         )
         .args_conflicts_with_subcommands(true)
         .args_override_self(true)
-        .subcommand(status_command())
+        .subcommand(status::command())
         .subcommand(logs::command())
         .subcommand(gc::command())
         .arg(
@@ -279,56 +280,14 @@ fn cloud_provider(text: Option<&str>) -> Result<bool, String> {
     }
 }
 
-fn status_command() -> clap::Command {
-    clap::Command::new("status")
-        .about("Print the pods of the kubelet running on this machine")
-        .arg(
-            Arg::new("root-dir")
-                .long("root-dir")
-                .value_name("DIR")
-                .default_value("/var/lib/kubelet")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("The --root-dir of the running kubelet"),
-        )
-        .arg(
-            Arg::new("kubelet-address")
-                .long("kubelet-address")
-                .value_name("URL")
-                .conflicts_with("root-dir")
-                .help("Use the read-only port at this URL instead, such as http://127.0.0.1:10255"),
-        )
-        .arg(
-            Arg::new("namespace")
-                .long("namespace")
-                .short('n')
-                .value_name("NAMESPACE")
-                .help("Print only pods in this namespace"),
-        )
-        .arg(
-            Arg::new("output")
-                .long("output")
-                .short('o')
-                .value_name("FORMAT")
-                .value_parser(["table", "wide", "json"])
-                .default_value("table")
-                .help("Output format"),
-        )
-}
-
-fn status_options(matches: &ArgMatches) -> StatusOptions {
-    StatusOptions {
-        root_dir: matches
-            .get_one::<PathBuf>("root-dir")
-            .cloned()
-            .unwrap_or_default(),
-        kubelet_address: matches.get_one::<String>("kubelet-address").cloned(),
-        namespace: matches.get_one::<String>("namespace").cloned(),
-        output: match matches.get_one::<String>("output").map(String::as_str) {
-            Some("wide") => OutputFormat::Wide,
-            Some("json") => OutputFormat::Json,
-            _ => OutputFormat::Table,
-        },
-    }
+/// `--root-dir` of the sub-commands that ask the running kubelet.
+fn root_dir() -> Arg {
+    Arg::new("root-dir")
+        .long("root-dir")
+        .value_name("DIR")
+        .default_value("/var/lib/kubelet")
+        .value_parser(clap::value_parser!(PathBuf))
+        .help("The --root-dir of the running kubelet")
 }
 
 #[cfg(test)]
@@ -336,6 +295,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::status_command::OutputFormat;
 
     fn run(args: &[&str]) -> Flags {
         match parse(["kubelet"].iter().chain(args)).unwrap() {

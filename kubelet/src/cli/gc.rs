@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use super::root_dir;
 use crate::gc_command::GcOptions;
 
 pub(super) fn command() -> Command {
@@ -17,12 +18,7 @@ pub(super) fn command() -> Command {
                 .help("Remove nothing; the running kubelet collects garbage by itself"),
         )
         .arg(
-            Arg::new("root-dir")
-                .long("root-dir")
-                .value_name("DIR")
-                .default_value("/var/lib/kubelet")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("The --root-dir of the running kubelet"),
+            root_dir()
         )
 }
 

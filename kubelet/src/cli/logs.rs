@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use go_duration::GoDuration;
 use jiff::Timestamp;
 
+use super::root_dir;
 use crate::logs_command::LogsOptions;
 
 pub(super) fn command() -> Command {
@@ -82,14 +83,7 @@ pub(super) fn command() -> Command {
                 .value_parser(clap::value_parser!(u64).range(1..))
                 .help("Maximum number of bytes to print"),
         )
-        .arg(
-            Arg::new("root-dir")
-                .long("root-dir")
-                .value_name("DIR")
-                .default_value("/var/lib/kubelet")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("The --root-dir of the running kubelet"),
-        )
+        .arg(root_dir())
 }
 
 pub(super) fn options(matches: &ArgMatches) -> LogsOptions {
