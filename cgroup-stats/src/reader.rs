@@ -46,7 +46,9 @@ impl KernelFileReader {
     fn open(&mut self, directory: &Path, file: &str) -> Option<File> {
         let read_only = OFlags::RDONLY | OFlags::CLOEXEC;
         let last = self.directory.take();
-        let Some((path, opened)) = last.filter(|(path, _)| path.as_os_str() == directory) else {
+        let Some((path, opened)) =
+            last.filter(|(path, _)| path.as_os_str() == directory.as_os_str())
+        else {
             let file = openat(CWD, directory.join(file), read_only, Mode::empty());
             self.directory = Some((directory.to_owned(), None));
             return file.ok().map(File::from);

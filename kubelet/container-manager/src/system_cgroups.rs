@@ -83,7 +83,7 @@ impl SystemCgroups {
     /// of this process; `runtime` and `misc` if they are configured; and `pods`. Briefly blocking.
     pub fn paths(&self, manager: Option<&ContainerManager>) -> BTreeMap<&'static str, String> {
         let options = &self.options;
-        let own = || self.processes.own_cgroup(&Hierarchy::read().ok()?).ok();
+        let own = || self.processes.own_cgroup(Hierarchy::unified_at_root()).ok();
         let kubelet = options.kubelet.clone().or_else(own);
         let pods = match manager {
             Some(manager) => manager.pods.path(manager.cgroups.driver()).ok(),
@@ -183,7 +183,7 @@ impl Processes {
             return Ok(());
         }
         // Without one cgroup for all controllers, it is not in the wanted one.
-        let current = self.own_cgroup(hierarchy).unwrap_or_default();
+        let current = self.own_cgroup(hierarchy.is_v2()).unwrap_or_default();
         if relative(&current).ok().as_ref() == Some(&target) {
             return Ok(());
         }
@@ -202,10 +202,10 @@ impl Processes {
         fs::read_link(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     }
 
-    fn own_cgroup(&self, hierarchy: &Hierarchy) -> Result<String, CgroupError> {
+    fn own_cgroup(&self, is_v2: bool) -> Result<String, CgroupError> {
         let path = self.proc.join(format!("{}/cgroup", self.own));
         match fs::read_to_string(&path) {
-            Ok(text) => processes::cgroup_of(&text, hierarchy.is_v2()),
+            Ok(text) => processes::cgroup_of(&text, is_v2),
             Err(source) => Err(CgroupError::File {
                 action: "read",
                 path,

@@ -7,6 +7,12 @@ use std::fmt::{Display, Write as _};
 pub struct Exposition(String);
 
 impl Exposition {
+    /// A page of about this many bytes. Pages of many pods are megabytes, which would be copied as
+    /// they grow.
+    pub fn of_about(bytes: usize) -> Self {
+        Self(String::with_capacity(bytes))
+    }
+
     /// Starts a metric: `kind` is `counter`, `gauge` or `histogram`.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");

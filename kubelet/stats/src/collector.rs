@@ -45,11 +45,21 @@ pub(crate) struct Collector {
     reader: KernelFileReader,
     rates: CpuRates,
     networks: NetworkProcesses,
-    /// The directory names of the cgroups of containers and sandboxes, by ID.
-    names: HashMap<String, String>,
+    /// By path.
+    cgroups: HashMap<String, Arc<Cgroup>>,
+    /// The cgroups of containers and sandboxes, by ID.
+    members: HashMap<String, Member>,
     /// By the paths of cgroups, and the IDs of containers.
     known: HashMap<String, Known>,
     devices: DeviceNames,
+}
+
+/// A cgroup in a pod's.
+#[derive(Clone, Debug)]
+struct Member {
+    /// Its path below the root of a hierarchy.
+    path: String,
+    cgroup: Arc<Cgroup>,
 }
 
 /// What was read of a cgroup.
@@ -60,7 +70,7 @@ struct Known {
     /// The CPU time in nanoseconds and the memory, from the last reading of any depth.
     last: Option<(u64, Memory)>,
     /// From the last reading in full.
-    details: Option<Details>,
+    details: Option<Arc<Details>>,
     pressures: Option<Pressures>,
 }
 
@@ -70,14 +80,6 @@ struct Pressures {
     cpu: Option<Pressure>,
     memory: Option<Pressure>,
     io: Option<Pressure>,
-}
-
-impl Pressures {
-    /// Whether no task waited for minutes.
-    fn are_over(&self) -> bool {
-        let all = [self.cpu, self.memory, self.io];
-        all.iter().flatten().all(Pressure::is_over)
-    }
 }
 
 impl Known {
@@ -107,7 +109,8 @@ impl Collector {
             reader: KernelFileReader::default(),
             rates: CpuRates::default(),
             networks: NetworkProcesses::new(proc),
-            names: HashMap::new(),
+            cgroups: HashMap::new(),
+            members: HashMap::new(),
             known: HashMap::new(),
             devices: DeviceNames::default(),
         }
@@ -138,13 +141,14 @@ impl Collector {
         }
         self.rates.retain(|id| ids.contains(id));
         self.networks.retain(|id| ids.contains(id));
-        self.names.retain(|id, _| ids.contains(id.as_str()));
+        self.cgroups.retain(|path, _| ids.contains(path.as_str()));
+        self.members.retain(|id, _| ids.contains(id.as_str()));
         self.known.retain(|id, _| ids.contains(id.as_str()));
     }
 
     /// The usage of a cgroup that is not a pod's; `None` if it does not exist.
     pub(crate) fn cgroup(&mut self, subject: CgroupSubject, depth: Depth) -> Option<CgroupStats> {
-        let cgroup = self.mounts.as_ref()?.cgroup(Path::new(&subject.path));
+        let cgroup = self.at(&subject.path)?;
         let usage = self.usage(&subject.path, &cgroup, Processes::Own, depth)?;
         Some(CgroupStats {
             path: subject.path,
@@ -169,27 +173,26 @@ impl Collector {
             processes: None,
             containers: running(subject),
         };
-        let Some((path, cgroup)) = self.find_pod(subject) else {
+        let Some(cgroup) = self.at(&pod.cgroup) else {
             return Some((pod, false));
         };
-        let Some(usage) = self.usage(path, &cgroup, Processes::Below, depth) else {
+        let Some(usage) = self.usage(&pod.cgroup, &cgroup, Processes::Below, depth) else {
             return Some((pod, false));
         };
         pod.usage = usage;
-        self.learn_names(&cgroup, subject, sandbox);
+        self.learn_members(&pod.cgroup, &cgroup, subject, sandbox);
         let mut all_found = true;
         for container in &mut pod.containers {
-            let Some(name) = self.names.get(&container.id) else {
+            let Some(member) = self.members.get(&container.id).cloned() else {
                 all_found = false;
                 continue;
             };
-            let of_container = cgroup.child(name);
-            container.cgroup = format!("{path}/{name}");
-            match self.usage(&container.id, &of_container, Processes::Own, depth) {
+            container.cgroup = member.path;
+            match self.usage(&container.id, &member.cgroup, Processes::Own, depth) {
                 Some(usage) => container.usage = usage,
                 // It has ended, or its cgroup is elsewhere by now.
                 None => {
-                    self.names.remove(&container.id);
+                    self.members.remove(&container.id);
                     all_found = false;
                 }
             }
@@ -202,39 +205,52 @@ impl Collector {
             pod.processes = Some(counts.sum());
             if !sandbox.host_network {
                 pod.interfaces_at = now();
-                pod.interfaces = self.interfaces(&cgroup, sandbox, &pod.containers);
+                pod.interfaces = self.interfaces(sandbox, &pod.containers);
             }
         }
         Some((pod, all_found))
     }
 
-    fn find_pod<'a>(&self, subject: &'a PodSubject) -> Option<(&'a str, Cgroup)> {
-        let path = subject.cgroup.as_deref()?;
-        Some((path, self.mounts.as_ref()?.cgroup(Path::new(path))))
+    /// The cgroup with this path; `None` for a pod without one.
+    fn at(&mut self, path: &str) -> Option<Arc<Cgroup>> {
+        if path.is_empty() {
+            return None;
+        }
+        if let Some(known) = self.cgroups.get(path) {
+            return Some(Arc::clone(known));
+        }
+        let cgroup = Arc::new(self.mounts.as_ref()?.cgroup(Path::new(path)));
+        self.cgroups.insert(path.to_owned(), Arc::clone(&cgroup));
+        Some(cgroup)
     }
 
     fn interfaces(
         &mut self,
-        cgroup: &Cgroup,
         sandbox: &SandboxStatus,
         containers: &[ContainerStats],
     ) -> Vec<cgroup_stats::Interface> {
-        let names = &self.names;
+        let known = &self.members;
         let ids = std::iter::once(sandbox.id.as_str());
         let members = ids
             .chain(containers.iter().map(|container| container.id.as_str()))
-            .filter_map(|id| Some((id, cgroup.child(names.get(id)?))));
+            .filter_map(|id| Some((id, &*known.get(id)?.cgroup)));
         self.networks
             .interfaces(&mut self.reader, &sandbox.id, members)
     }
 
     /// Finds the cgroups of a pod's sandbox and containers. Their names have the IDs.
-    fn learn_names(&mut self, pod: &Cgroup, subject: &PodSubject, sandbox: &SandboxStatus) {
+    fn learn_members(
+        &mut self,
+        path: &str,
+        pod: &Cgroup,
+        subject: &PodSubject,
+        sandbox: &SandboxStatus,
+    ) {
         let running = subject.status.containers.iter().filter(|it| is_running(it));
         let unknown: Vec<&str> = running
             .map(|container| container.id.as_str())
             .chain([sandbox.id.as_str()])
-            .filter(|id| !self.names.contains_key(*id))
+            .filter(|id| !self.members.contains_key(*id))
             .collect();
         if unknown.is_empty() {
             return;
@@ -247,7 +263,11 @@ impl Collector {
                 continue;
             };
             if let Some(id) = unknown.iter().find(|id| is_cgroup_of(&name, id)) {
-                self.names.insert((*id).to_owned(), name);
+                let member = Member {
+                    path: format!("{path}/{name}"),
+                    cgroup: Arc::new(pod.child(&name)),
+                };
+                self.members.insert((*id).to_owned(), member);
             }
         }
     }
@@ -312,12 +332,8 @@ impl Collector {
         if depth == Depth::CpuAndMemory {
             return Some(usage);
         }
-        let pressures = idle.and_then(|(_, pressures)| pressures);
-        // A task that waits through and through is seen at the next reading in full.
-        let pressures = match pressures.filter(Pressures::are_over) {
-            Some(pressures) => pressures,
-            None => self.pressures(cgroup),
-        };
+        let last = idle.and_then(|(_, pressures)| pressures);
+        let pressures = self.pressures(cgroup, last);
         if let Some(cpu) = &mut usage.cpu {
             cpu.pressure = pressures.cpu;
         }
@@ -329,18 +345,25 @@ impl Collector {
             known.pressures = Some(pressures);
         }
         let details = self.details(id, cgroup, processes, (times, memory));
-        usage.details = Some(Box::new(details));
+        usage.details = Some(details);
         Some(usage)
     }
 
-    fn pressures(&mut self, cgroup: &Cgroup) -> Pressures {
-        let Some(of_cpu) = self.reader.pressure(cgroup, Resource::Cpu) else {
+    /// `last` is the pressure on a cgroup none of whose tasks has run since. A task that waits through
+    /// and through is seen at the next reading in full.
+    fn pressures(&mut self, cgroup: &Cgroup, last: Option<Pressures>) -> Pressures {
+        let mut read = |resource, of: fn(Pressures) -> Option<Pressure>| {
+            let last = last.and_then(of);
+            let over = last.filter(Pressure::is_over);
+            over.or_else(|| self.reader.pressure(cgroup, resource))
+        };
+        let Some(of_cpu) = read(Resource::Cpu, |it| it.cpu) else {
             return Pressures::default();
         };
         Pressures {
             cpu: Some(of_cpu),
-            memory: self.reader.pressure(cgroup, Resource::Memory),
-            io: self.reader.pressure(cgroup, Resource::Io),
+            memory: read(Resource::Memory, |it| it.memory),
+            io: read(Resource::Io, |it| it.io),
         }
     }
 
@@ -351,20 +374,26 @@ impl Collector {
         cgroup: &Cgroup,
         processes: Processes,
         (cpu_times, memory): (Option<CpuTimes>, Option<Memory>),
-    ) -> Details {
+    ) -> Arc<Details> {
         let known = self.known.get_mut(id).and_then(|it| it.details.take());
         let memory = memory.unwrap_or_default();
         let details = match known {
             // None of its tasks has run since: they are the same, and have the same open files.
-            Some(known) if Some(known.cpu_times) == cpu_times => Details {
-                memory,
+            Some(known) if Some(known.cpu_times) == cpu_times => {
                 // The kernel writes on behalf of a cgroup later only in v2.
-                io: match cgroup.v1("blkio") {
-                    Some(_) => known.io,
-                    None => self.io(cgroup),
-                },
-                ..known
-            },
+                let io = cgroup.v1("blkio").is_none().then(|| self.io(cgroup));
+                let io = io.filter(|io| *io != known.io);
+                if io.is_none() && known.memory == memory {
+                    known
+                } else {
+                    let known = Arc::unwrap_or_clone(known);
+                    Arc::new(Details {
+                        memory,
+                        io: io.unwrap_or(known.io),
+                        ..known
+                    })
+                }
+            }
             known => {
                 let known = known.map(|it| (it.cpu_limits, it.memory_limits, it.tasks.threads_max));
                 let (cpu_limits, memory_limits, threads_max) = known.unwrap_or_else(|| {
@@ -374,7 +403,7 @@ impl Collector {
                         self.reader.threads_max(cgroup),
                     )
                 });
-                Details {
+                Arc::new(Details {
                     cpu_times: cpu_times.unwrap_or_default(),
                     memory,
                     memory_events: self.reader.memory_events(cgroup),
@@ -385,11 +414,11 @@ impl Collector {
                     io: self.io(cgroup),
                     cpu_limits,
                     memory_limits,
-                }
+                })
             }
         };
         if let Some(known) = self.known.get_mut(id) {
-            known.details = Some(details.clone());
+            known.details = Some(Arc::clone(&details));
         }
         details
     }

@@ -195,25 +195,28 @@ async fn a_cgroup_in_which_no_task_ran_has_the_tasks_of_before() {
 async fn pressure_of_an_idle_cgroup_is_read_until_it_is_over() {
     let machine = Machine::new();
     let mut collector = machine.collector();
-    let file = format!("cgroup/{POD}/cri-{CONTAINER}.scope/cpu.pressure");
-    let waited = |avg300: &str, total: u64| {
+    let waited = |resource: &str, avg300: &str, total: u64| {
+        let file = format!("cgroup/{POD}/cri-{CONTAINER}.scope/{resource}.pressure");
         let text = format!("some avg10=0.00 avg60=0.00 avg300={avg300} total={total}\n");
         machine.write(&file, &text);
     };
     let mut measured = || {
         let (found, _) = collector.pod(&pod(false), Depth::Everything).unwrap();
-        let cpu = found.containers[0].usage.cpu.unwrap();
-        cpu.pressure.unwrap().some.unwrap().total
+        let usage = &found.containers[0].usage;
+        let all = [usage.cpu.unwrap().pressure, usage.io_pressure];
+        all.map(|pressure| pressure.unwrap().some.unwrap().total)
     };
-    waited("0.01", 5);
-    assert_eq!(measured(), 5_000);
-    waited("0.00", 6);
-    assert_eq!(measured(), 6_000);
-    // A task that began to wait did not run either.
-    waited("0.00", 7);
-    assert_eq!(measured(), 6_000);
+    waited("cpu", "0.01", 5);
+    waited("io", "0.00", 1);
+    assert_eq!(measured(), [5_000, 1_000]);
+    // Tasks that began to wait did not run either.
+    waited("io", "0.00", 2);
+    waited("cpu", "0.00", 6);
+    assert_eq!(measured(), [6_000, 1_000]);
+    waited("cpu", "0.00", 7);
+    assert_eq!(measured(), [6_000, 1_000]);
     tokio::time::advance(KNOWN_AGE).await;
-    assert_eq!(measured(), 7_000);
+    assert_eq!(measured(), [7_000, 2_000]);
 }
 
 #[test]
@@ -290,11 +293,11 @@ fn what_is_gone_is_forgotten() {
     let machine = Machine::new();
     let mut collector = machine.collector();
     collector.pod(&pod(false), Depth::Everything);
-    assert_eq!((collector.names.len(), collector.known.len()), (2, 2));
+    assert_eq!((collector.members.len(), collector.known.len()), (2, 2));
     collector.retain(&[pod(false)], &[]);
-    assert_eq!((collector.names.len(), collector.known.len()), (2, 2));
+    assert_eq!((collector.members.len(), collector.known.len()), (2, 2));
     collector.retain(&[], &[]);
-    assert_eq!((collector.names.len(), collector.known.len()), (0, 0));
+    assert_eq!((collector.members.len(), collector.known.len()), (0, 0));
 }
 
 #[test]

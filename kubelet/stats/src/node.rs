@@ -1,6 +1,6 @@
 //! Resource usage of the node as a whole, from `/proc`.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, sync::Arc};
 
 use cgroup_stats::{CpuTimes, Memory, MemoryLimits, Pressure, Swap, interfaces};
 use jiff::Timestamp;
@@ -54,7 +54,7 @@ pub(crate) fn read(proc: &Path, depth: Depth) -> io::Result<NodeUsage> {
     if let Some(memory) = &mut usage.memory {
         memory.pressure = pressure("memory");
     }
-    usage.details = Some(Box::new(Details {
+    usage.details = Some(Arc::new(Details {
         cpu_times: times,
         memory,
         memory_limits: MemoryLimits {

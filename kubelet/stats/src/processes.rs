@@ -32,7 +32,7 @@ impl NetworkProcesses {
         &mut self,
         reader: &mut KernelFileReader,
         sandbox: &str,
-        members: impl Iterator<Item = (&'a str, Cgroup)>,
+        members: impl Iterator<Item = (&'a str, &'a Cgroup)>,
     ) -> Vec<Interface> {
         if let Some(process) = self.held.get(sandbox) {
             if let Some(found) = read(reader, process) {
@@ -42,7 +42,7 @@ impl NetworkProcesses {
             self.held.remove(sandbox);
         }
         for (id, cgroup) in members {
-            if let Some(process) = self.find(reader, id, &cgroup)
+            if let Some(process) = self.find(reader, id, cgroup)
                 && let Some(found) = read(reader, &process)
             {
                 self.held.insert(sandbox.to_owned(), process);

@@ -27,7 +27,7 @@ pub struct Usage {
     /// The pressure on disk I/O.
     pub io_pressure: Option<Pressure>,
     /// What only [`Depth::Everything`](crate::Depth::Everything) measures.
-    pub details: Option<Box<Details>>,
+    pub details: Option<Arc<Details>>,
 }
 
 /// CPU time.

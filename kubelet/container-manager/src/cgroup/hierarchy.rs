@@ -14,6 +14,8 @@ use super::{CgroupError, CgroupState};
 const NEEDED: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
 /// Where the hierarchies are mounted, by convention.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+/// Lists the controllers of a cgroup of the unified hierarchy.
+const CONTROLLERS: &str = "cgroup.controllers";
 
 /// The cgroup version, with the mount points.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +43,7 @@ impl Hierarchy {
     /// No hierarchy with the controllers that pods need is mounted.
     pub(crate) fn read() -> Result<Self, CgroupError> {
         let root = Path::new(ROOT);
-        let file = root.join("cgroup.controllers");
-        if let Ok(text) = fs::read_to_string(&file) {
+        if let Ok(text) = fs::read_to_string(root.join(CONTROLLERS)) {
             return Self::v2(root, &text);
         }
         let mounts = kubelet_host::mount_info::read().map_err(|source| CgroupError::File {
@@ -92,6 +93,12 @@ impl Hierarchy {
         Ok(Self::V1 { all, controllers })
     }
 
+    /// Whether the unified hierarchy is where the hierarchies are by convention. This does not read
+    /// the table of mounts, which is long on a node with many pods.
+    pub(crate) fn unified_at_root() -> bool {
+        Path::new(ROOT).join(CONTROLLERS).exists()
+    }
+
     /// Whether this is the unified hierarchy.
     pub(crate) const fn is_v2(&self) -> bool {
         matches!(self, Self::V2 { .. })
@@ -135,7 +142,7 @@ impl Hierarchy {
                 missing
             }
             Self::V2 { root, controllers } => {
-                let file = root.join(relative).join("cgroup.controllers");
+                let file = root.join(relative).join(CONTROLLERS);
                 let Ok(enabled) = fs::read_to_string(&file) else {
                     return CgroupState::Absent;
                 };

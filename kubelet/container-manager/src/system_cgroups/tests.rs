@@ -128,7 +128,7 @@ fn no_cgroup_is_outside_the_hierarchy() {
 #[test]
 fn the_kubelet_knows_its_cgroup() {
     let machine = Machine::new(&[]);
-    let own = machine.processes.own_cgroup(&machine.hierarchy());
+    let own = machine.processes.own_cgroup(machine.hierarchy().is_v2());
     assert_eq!(own.unwrap(), "/user");
 }
 

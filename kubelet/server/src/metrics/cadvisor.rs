@@ -15,6 +15,9 @@ use kubelet_stats::{Depth, StatsError};
 use super::NodeView;
 use crate::machine_info::MachineReader;
 
+/// A container has about this much text.
+const BYTES_PER_ROW: usize = 10 * 1024;
+
 /// All metrics.
 pub(super) async fn metrics<V: NodeView>(
     view: &V,
@@ -23,8 +26,9 @@ pub(super) async fn metrics<V: NodeView>(
     let stats = view.stats(Depth::Everything).await?;
     // A panic is logged already.
     let machine = machine.read().await.ok();
-    let mut page = Exposition::default();
-    families::write(&rows::of(&stats), &mut page);
+    let rows = rows::of(&stats);
+    let mut page = Exposition::of_about(BYTES_PER_ROW * rows.len());
+    families::write(&rows, &mut page);
     page.gauge(
         "container_scrape_error",
         "1 if there was an error while getting container metrics, 0 otherwise",

@@ -19,6 +19,8 @@ use super::{
     response::{error, json},
 };
 
+/// A pod has about this much text.
+const BYTES_PER_POD: usize = 4 * 1024;
 /// The parameter that asks for CPU and memory only.
 const ONLY_CPU_AND_MEMORY: &str = "only_cpu_and_memory";
 
@@ -59,8 +61,10 @@ async fn answer<V: NodeView>(view: &V, depth: Depth) -> Response {
     }
     let node = view.local_node();
     let summary = Summary::new(&node.name, &stats, &view.pod_usages(), depth);
-    match serde_json::to_string(&summary) {
-        Ok(text) => json(text),
+    // Otherwise it would be copied as it grows.
+    let mut text = Vec::with_capacity(BYTES_PER_POD * stats.pods.len());
+    match serde_json::to_writer(&mut text, &summary) {
+        Ok(()) => json(text),
         Err(fault) => failed(fault.to_string()),
     }
 }

@@ -1,5 +1,7 @@
 //! Series that depend on the kernel and the node: rules and dashboards read them by these names.
 
+use std::sync::Arc;
+
 use cgroup_stats::DeviceIo;
 use kubelet_metrics::{Exposition, Labels};
 use kubelet_stats::{Details, Usage};
@@ -16,7 +18,7 @@ fn block_io_has_a_series_per_device() {
         writes: 4,
     };
     let usage = Usage {
-        details: Some(Box::new(Details {
+        details: Some(Arc::new(Details {
             io: vec![("/dev/sda".to_owned(), io)],
             ..Details::default()
         })),
