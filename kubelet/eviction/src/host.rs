@@ -62,8 +62,8 @@ pub trait EvictionHost: Send + Sync {
     /// Measures the pods.
     fn usages(&self, depth: UsageDepth) -> impl Future<Output = Result<PodUsages, String>> + Send;
 
-    /// Frees what the node does not need.
-    fn reclaim(&self, what: Reclaim) -> impl Future<Output = Result<(), String>> + Send;
+    /// Frees what the node does not need. Returns whether there was anything.
+    fn reclaim(&self, what: Reclaim) -> impl Future<Output = Result<bool, String>> + Send;
 
     /// Ends a pod. Returns once its containers have ended; the error says why they have not.
     fn evict(

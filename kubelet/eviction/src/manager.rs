@@ -47,6 +47,9 @@ const IMMEDIATELY: Duration = Duration::from_secs(1);
 /// How long the next eviction waits for the resources of an evicted pod, and how often it looks.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 const CLEANUP_PERIOD: Duration = Duration::from_secs(1);
+/// How often the space that removed containers and images used is looked for. Runtimes such as
+/// containerd free it in the background; another pod must not be evicted meanwhile.
+const RECLAIM_LOOKS: u32 = 6;
 /// Evicted pods that are remembered for people.
 const REMEMBERED: usize = 32;
 /// The control plane's taint of nodes with memory pressure.
@@ -306,26 +309,37 @@ impl EvictionManager {
     /// Frees what the node does not need. Returns whether that suffices.
     async fn reclaim(&self, host: &impl EvictionHost, urgent: &Urgent) -> bool {
         let reclaims = reclaims(urgent.threshold.signal, urgent.layout);
+        let mut removed = false;
         for what in reclaims {
-            if let Err(error) = host.reclaim(*what).await {
-                warn!(?what, %error, "cannot reclaim everything");
+            match host.reclaim(*what).await {
+                Ok(any) => removed |= any,
+                Err(error) => warn!(?what, %error, "cannot reclaim everything"),
             }
         }
         if reclaims.is_empty() {
             return false;
         }
-        let observed = match host.observe().await {
-            Ok(observed) => observed,
-            Err(error) => {
-                warn!(%error, "cannot observe the resources of the node after reclaiming");
-                return false;
+        for _ in 0..RECLAIM_LOOKS {
+            match self.is_resolved(host).await {
+                Ok(false) if removed => sleep(CLEANUP_PERIOD).await,
+                Ok(resolved) => return resolved,
+                Err(error) => {
+                    warn!(%error, "cannot observe the resources of the node after reclaiming");
+                    return false;
+                }
             }
-        };
+        }
+        false
+    }
+
+    /// Observes the node. Returns whether no threshold is met.
+    async fn is_resolved(&self, host: &impl EvictionHost) -> Result<bool, String> {
+        let observed = host.observe().await?;
         let state = self.state.lock();
-        !state.thresholds.iter().any(|threshold| {
+        Ok(!state.thresholds.iter().any(|threshold| {
             let observation = observed.signals.get(&threshold.signal);
             observation.is_some_and(|observation| threshold.is_unresolved(observation))
-        })
+        }))
     }
 
     /// Evicts the first pod by rank that is not critical.

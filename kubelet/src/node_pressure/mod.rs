@@ -9,7 +9,7 @@ use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_eviction::{
     Eviction, EvictionHost, MemoryMark, MemoryNotifier, Observed, PodUsages, Reclaim, UsageDepth,
 };
-use kubelet_garbage_collector::{ContainerCollector, ImageCollector};
+use kubelet_garbage_collector::{ContainerCollector, ImageCollector, RemovedContainers};
 use kubelet_pod_spec::{identity::PodUid, phase::Phase};
 use tokio::time::timeout;
 
@@ -51,15 +51,17 @@ impl EvictionHost for NodeHost<'_> {
         self.measurements.usages(depth).await
     }
 
-    async fn reclaim(&self, what: Reclaim) -> Result<(), String> {
+    async fn reclaim(&self, what: Reclaim) -> Result<bool, String> {
         match what {
             Reclaim::Containers => {
                 let removed = self.containers.remove_all_unused().await;
-                removed.map(drop).map_err(|error| error.to_string())
+                let removed = removed.map_err(|error| error.to_string())?;
+                Ok(removed != RemovedContainers::default())
             }
             Reclaim::Images => {
                 let removed = self.images.remove_unused().await;
-                removed.map(drop).map_err(|error| error.to_string())
+                let removed = removed.map_err(|error| error.to_string())?;
+                Ok(removed.count > 0)
             }
         }
     }

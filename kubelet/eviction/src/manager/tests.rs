@@ -29,6 +29,8 @@ struct Fake {
     reclaimable: BTreeMap<&'static str, (Signal, u64)>,
     pods: Vec<Arc<Pod>>,
     usages: PodUsages,
+    /// What a reclaim makes available some observations later.
+    freed_later: Option<(u32, Signal, u64)>,
     /// What the eviction of a pod makes available.
     frees: Option<(Signal, u64)>,
     is_unobservable: bool,
@@ -43,6 +45,11 @@ impl EvictionHost for FakeNode {
     async fn observe(&self) -> Result<Observed, String> {
         let fake = &mut *self.0.lock();
         fake.observations += 1;
+        if let Some((at, signal, bytes)) = fake.freed_later
+            && fake.observations >= at
+        {
+            fake.available.insert(signal, bytes);
+        }
         if fake.is_unobservable {
             return Err("no".to_owned());
         }
@@ -71,7 +78,7 @@ impl EvictionHost for FakeNode {
         Ok(fake.usages.clone())
     }
 
-    async fn reclaim(&self, what: Reclaim) -> Result<(), String> {
+    async fn reclaim(&self, what: Reclaim) -> Result<bool, String> {
         let fake = &mut *self.0.lock();
         let name = match what {
             Reclaim::Containers => "containers",
@@ -81,7 +88,7 @@ impl EvictionHost for FakeNode {
         match fake.reclaimable.remove(name) {
             Some((signal, bytes)) => {
                 *fake.available.entry(signal).or_default() += bytes;
-                Ok(())
+                Ok(true)
             }
             None => Err("nothing to reclaim".to_owned()),
         }
@@ -267,6 +274,29 @@ async fn what_the_node_does_not_need_goes_before_pods() {
         "evict p",
     ];
     assert_eq!(node.log(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn space_that_the_runtime_frees_later_spares_a_pod() {
+    let signal = Signal::NodeFsAvailable;
+    let (manager, _events) = manager(|options| {
+        options.thresholds = vec![Threshold::hard(signal, amount(100))];
+    });
+    let node = FakeNode::default();
+    node.set(signal, 50);
+    node.add(pod("innocent", json!({})), memory(10));
+    {
+        let fake = &mut *node.0.lock();
+        fake.reclaimable = BTreeMap::from([("containers", (signal, 0))]);
+        fake.freed_later = Some((4, signal, 200));
+    }
+    assert_eq!(manager.synchronize(&node).await, NOBODY);
+    // If nothing was removed, there is nothing to wait for.
+    node.0.lock().freed_later = None;
+    node.set(signal, 50);
+    let begun = Instant::now();
+    assert_eq!(manager.synchronize(&node).await, [PodUid::from("innocent")]);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
