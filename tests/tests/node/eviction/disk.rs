@@ -61,3 +61,27 @@ pub(super) async fn run(node: Result<Node>) -> Result<()> {
     );
     site.runs_on("steady").await
 }
+
+/// More pods are evicted than the threshold alone needs.
+pub(super) async fn minimum_reclaim(node: Result<Node>) -> Result<()> {
+    let flags = flags(&[
+        "--eviction-hard=nodefs.available<100Mi",
+        "--eviction-minimum-reclaim=nodefs.available=120Mi",
+        TRANSITION,
+    ]);
+    let site = Site::new(node, &flags).await?;
+    for (name, mebibytes) in [("steady", 30), ("second", 70)] {
+        site.create(name, &fill(mebibytes), |_| ()).await?;
+        site.running(name).await?;
+    }
+    site.create("first", &fill(110), |_| ()).await?;
+    for name in ["first", "second"] {
+        let message = site.evicted(name).await?;
+        ensure!(
+            message.contains("Threshold quantity: 100Mi, "),
+            "{message:?}"
+        );
+    }
+    site.condition("DiskPressure", "False").await?;
+    site.runs_on("steady").await
+}

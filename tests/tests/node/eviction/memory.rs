@@ -80,3 +80,25 @@ pub(super) async fn run(node: Result<Node>) -> Result<()> {
     site.evicted("leak").await?;
     Ok(())
 }
+
+/// More pods are evicted than the threshold alone needs, the largest first.
+pub(super) async fn minimum_reclaim(node: Result<Node>) -> Result<()> {
+    let reclaim = "--eviction-minimum-reclaim=memory.available=150Mi";
+    let mut flags = flags(&[THRESHOLD, reclaim, TRANSITION]);
+    flags.push(reservation()?);
+    let site = Site::new(node, &flags).await?;
+    for (name, mebibytes) in [("small", 70), ("second", 110)] {
+        site.create(name, &hold(mebibytes), |_| ()).await?;
+        site.running(name).await?;
+    }
+    site.create("first", &hold(140), |_| ()).await?;
+    for name in ["first", "second"] {
+        let message = site.evicted(name).await?;
+        ensure!(
+            message.contains("Threshold quantity: 100Mi, "),
+            "{message:?}"
+        );
+    }
+    site.condition("MemoryPressure", "False").await?;
+    site.runs_on("small").await
+}

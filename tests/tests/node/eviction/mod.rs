@@ -6,6 +6,8 @@ mod full_disk;
 mod garbage;
 mod local_storage;
 mod memory;
+mod pids;
+mod runtime_disk;
 
 use std::time::Duration;
 
@@ -203,7 +205,11 @@ const RUNTIME_DISK: Disks = Disks {
 
 on_both! {
     scarce_memory: memory::run, Disks::default();
+    minimum_reclaim_of_memory: memory::minimum_reclaim, Disks::default();
     scarce_disk: disk::run, KUBELET_DISK;
+    minimum_reclaim: disk::minimum_reclaim, KUBELET_DISK;
+    scarce_disk_of_the_runtime: runtime_disk::run, RUNTIME_DISK;
+    scarce_pids: pids::run, Disks::default();
     full_disk_of_the_kubelet: full_disk::run, KUBELET_DISK;
     limits_of_local_storage: local_storage::run, Disks::default();
     unused_images: garbage::images, RUNTIME_DISK;
