@@ -39,7 +39,7 @@ async fn the_policy_decides_what_is_pulled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_had_is_shown_by_reason() {
+async fn images_that_cannot_be_pulled_are_shown_with_the_reason() {
     let node = Node::new();
     let kubelet = node.start();
     for (name, image, policy, reason) in [
