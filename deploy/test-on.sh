@@ -15,6 +15,7 @@ done
 host=${1:?usage: test-on.sh [SSH-FLAG...] HOST [TEST-FLAG or FILTER...]}
 shift
 
+deploy/install.sh tests
 cargo build --workspace --bins
 test=$(cargo test --package e2e --test node --no-run --message-format json |
   python3 -c 'import json, sys
@@ -32,6 +33,8 @@ strip -o "$copy/target/debug/kubelet" target/debug/kubelet
 strip -o "$copy/target/debug/dockershim" target/debug/dockershim
 strip -o "$copy/target/debug/deps/node" "$test"
 cp -r deploy "$copy/"
+# The other machine may not reach PyPI.
+cp -r target/tools "$copy/target/"
 mkdir "$copy/tests"
 
 tar -C "$dir" -cz "${PWD#/}" | "${ssh[@]}" "$host" tar -C / -xz --no-same-owner
