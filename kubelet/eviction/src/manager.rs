@@ -319,9 +319,11 @@ impl EvictionManager {
         if reclaims.is_empty() {
             return false;
         }
-        for _ in 0..RECLAIM_LOOKS {
+        let mut looks = if removed { RECLAIM_LOOKS } else { 1 };
+        loop {
+            looks -= 1;
             match self.is_resolved(host).await {
-                Ok(false) if removed => sleep(CLEANUP_PERIOD).await,
+                Ok(false) if looks > 0 => sleep(CLEANUP_PERIOD).await,
                 Ok(resolved) => return resolved,
                 Err(error) => {
                     warn!(%error, "cannot observe the resources of the node after reclaiming");
@@ -329,7 +331,6 @@ impl EvictionManager {
                 }
             }
         }
-        false
     }
 
     /// Observes the node. Returns whether no threshold is met.
