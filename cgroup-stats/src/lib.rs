@@ -30,6 +30,6 @@ pub use self::{
     network::{Direction, Interface, interfaces},
     pressure::{Pressure, Resource, Stall},
     process::{Process, has_ended, is_cgroup_of},
-    reader::KernelFileReader,
+    reader::{HeldFiles, KernelFileReader},
     usage::{CpuTimes, Memory, MemoryEvents, Swap, Tasks},
 };

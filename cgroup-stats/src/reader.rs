@@ -2,8 +2,7 @@
 
 use std::{
     fs::File,
-    io::Read as _,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::FileExt as _},
     path::{Path, PathBuf},
 };
 
@@ -25,6 +24,20 @@ pub struct KernelFileReader {
     directory: Option<(PathBuf, Option<OwnedFd>)>,
 }
 
+/// The files of a cgroup that each collection reads, kept open: the lookup of a long path costs more
+/// than reading a number. They do not keep the cgroup itself: the kernel refuses to read them once
+/// it is removed.
+#[derive(Debug, Default)]
+pub struct HeldFiles {
+    pub(crate) cpu: Option<File>,
+    pub(crate) memory: Option<File>,
+}
+
+impl HeldFiles {
+    /// How many files are held at most.
+    pub const MOST: usize = 2;
+}
+
 impl KernelFileReader {
     /// The text of a file that the kernel returns in one piece, such as a number or a key table;
     /// `None` if it does not exist. Most of the time of a
@@ -39,8 +52,30 @@ impl KernelFileReader {
     }
 
     fn read(&mut self, directory: &Path, file: &str, one_piece: bool) -> Option<&str> {
-        let mut file = self.open(directory, file)?;
-        self.read_from(&mut file, one_piece)
+        let file = self.open(directory, file)?;
+        self.read_from(&file, one_piece)
+    }
+
+    /// [`text`](Self::text) of a file that stays open in `held`, if given.
+    pub(crate) fn held_text(
+        &mut self,
+        held: Option<&mut Option<File>>,
+        directory: &Path,
+        file: &str,
+    ) -> Option<&str> {
+        let Some(held) = held else {
+            return self.text(directory, file);
+        };
+        let again = held.as_ref().and_then(|file| self.fill(file, true));
+        let length = match again.filter(|length| *length > 0) {
+            Some(length) => length,
+            // It was not open, or its cgroup was removed and perhaps made again.
+            None => {
+                *held = self.open(directory, file);
+                self.fill(held.as_ref()?, true)?
+            }
+        };
+        self.filled(length)
     }
 
     fn open(&mut self, directory: &Path, file: &str) -> Option<File> {
@@ -68,20 +103,31 @@ impl KernelFileReader {
     }
 
     /// The text of an open file that the kernel may return in several pieces.
-    pub fn whole(&mut self, file: &mut File) -> Option<&str> {
+    pub fn whole(&mut self, file: &File) -> Option<&str> {
         self.read_from(file, false)
     }
 
-    fn read_from(&mut self, file: &mut File, one_piece: bool) -> Option<&str> {
+    fn read_from(&mut self, file: &File, one_piece: bool) -> Option<&str> {
+        let length = self.fill(file, one_piece)?;
+        self.filled(length)
+    }
+
+    fn filled(&self, length: usize) -> Option<&str> {
+        std::str::from_utf8(&self.buffer[..length]).ok()
+    }
+
+    /// Reads a file from its start into the buffer.
+    fn fill(&mut self, file: &File, one_piece: bool) -> Option<usize> {
         let mut length = 0;
         loop {
             if self.buffer.len() - length < PIECE {
                 self.buffer.resize(length + PIECE, 0);
             }
-            let read = file.read(&mut self.buffer[length..]).ok()?;
+            let at = length as u64;
+            let read = file.read_at(&mut self.buffer[length..], at).ok()?;
             length += read;
             if read < SHORT || (one_piece && length < self.buffer.len()) {
-                return std::str::from_utf8(&self.buffer[..length]).ok();
+                return Some(length);
             }
         }
     }
@@ -131,5 +177,33 @@ mod tests {
         fs::remove_file(dir.path().join("third/usage")).unwrap();
         write(&other, 4);
         assert_eq!((usage(&other), usage(&one)), (Some(4), Some(1)));
+    }
+
+    #[test]
+    fn a_held_file_is_read_again_from_its_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("usage");
+        let mut reader = KernelFileReader::default();
+        let mut held = None;
+        let mut usage = || {
+            let text = reader.held_text(Some(&mut held), dir.path(), "usage");
+            text.map(str::to_owned)
+        };
+        assert_eq!(usage(), None);
+        for content in ["17\n", "4\n"] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(usage().as_deref(), Some(content));
+        }
+        // It is not looked up: the path has another file by now.
+        let (moved, other) = (dir.path().join("moved"), "5\n");
+        fs::rename(&path, &moved).unwrap();
+        fs::write(&path, other).unwrap();
+        assert_eq!(usage().as_deref(), Some("4\n"));
+        // A file of a removed cgroup has nothing to read.
+        fs::write(&moved, "").unwrap();
+        assert_eq!(usage().as_deref(), Some(other));
+        fs::write(&path, "").unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(usage(), None);
     }
 }

@@ -2,13 +2,14 @@
 //! Missing or unexpected files have no value.
 
 use std::{
+    fs::File,
     hash::{DefaultHasher, Hasher as _},
     path::Path,
 };
 
 use crate::{
     cgroup::Cgroup,
-    reader::{KernelFileReader, pairs},
+    reader::{HeldFiles, KernelFileReader, pairs},
 };
 
 /// v1 limits above this mean "unlimited", which the kernel rounds to pages.
@@ -111,22 +112,29 @@ impl Memory {
 
 impl KernelFileReader {
     /// The total CPU time, in nanoseconds.
-    pub fn cpu(&mut self, cgroup: &Cgroup) -> Option<u64> {
+    pub fn cpu(&mut self, cgroup: &Cgroup, held: Option<&mut HeldFiles>) -> Option<u64> {
+        let held = held.map(|held| &mut held.cpu);
         if let Some(v1) = cgroup.v1("cpuacct") {
-            return self.number(v1, "cpuacct.usage");
+            let usage = self.held_text(held, v1, "cpuacct.usage")?;
+            return usage.trim().parse().ok();
         }
-        let stat = self.text(cgroup.unified()?, "cpu.stat")?;
+        let stat = self.held_text(held, cgroup.unified()?, "cpu.stat")?;
         let usec = pairs(stat).find(|(key, _)| *key == "usage_usec")?.1;
         Some(usec.saturating_mul(1000))
     }
 
     /// All CPU times; `None` for a cgroup without the controller. If it used no CPU time since
     /// `last`, they are those.
-    pub fn cpu_times(&mut self, cgroup: &Cgroup, last: Option<CpuTimes>) -> Option<CpuTimes> {
+    pub fn cpu_times(
+        &mut self,
+        cgroup: &Cgroup,
+        held: Option<&mut HeldFiles>,
+        last: Option<CpuTimes>,
+    ) -> Option<CpuTimes> {
         let Some(v1) = cgroup.v1("cpuacct") else {
-            return self.cpu_times_v2(cgroup.unified()?);
+            return self.cpu_times_v2(cgroup.unified()?, held);
         };
-        let total = self.number(v1, "cpuacct.usage")?;
+        let total = self.cpu(cgroup, held)?;
         if last.is_some_and(|last| last.total == total) {
             return last;
         }
@@ -155,8 +163,9 @@ impl KernelFileReader {
         Some(times)
     }
 
-    fn cpu_times_v2(&mut self, directory: &Path) -> Option<CpuTimes> {
-        let stat = self.text(directory, "cpu.stat")?;
+    fn cpu_times_v2(&mut self, directory: &Path, held: Option<&mut HeldFiles>) -> Option<CpuTimes> {
+        let held = held.map(|held| &mut held.cpu);
+        let stat = self.held_text(held, directory, "cpu.stat")?;
         let mut times = CpuTimes::default();
         let mut total = None;
         for (key, value) in pairs(stat) {
@@ -176,29 +185,37 @@ impl KernelFileReader {
     }
 
     /// Memory and swap.
-    pub fn memory(&mut self, cgroup: &Cgroup) -> Option<Memory> {
+    pub fn memory(&mut self, cgroup: &Cgroup, held: Option<&mut HeldFiles>) -> Option<Memory> {
+        let held = held.map(|held| &mut held.memory);
         match cgroup.v1("memory") {
-            Some(v1) => self.memory_v1(v1),
-            None => self.memory_v2(cgroup.unified()?),
+            Some(v1) => self.memory_v1(v1, held),
+            None => self.memory_v2(cgroup.unified()?, held),
         }
     }
 
     /// Memory and swap of a cgroup in which no task has run since `last` was read. What is not in
     /// `memory.stat`, its limits and the use by the kernel, is as in `last` if that file is the same.
-    pub fn memory_of_idle(&mut self, cgroup: &Cgroup, last: Memory) -> Option<Memory> {
+    pub fn memory_of_idle(
+        &mut self,
+        cgroup: &Cgroup,
+        mut held: Option<&mut HeldFiles>,
+        last: Memory,
+    ) -> Option<Memory> {
         let directory = cgroup.v1("memory").or(cgroup.unified())?;
-        if digest(self.text(directory, "memory.stat")?) == last.stat_digest {
+        let stat = held.as_deref_mut().map(|held| &mut held.memory);
+        if digest(self.held_text(stat, directory, "memory.stat")?) == last.stat_digest {
             return Some(last);
         }
-        self.memory(cgroup)
+        self.memory(cgroup, held)
     }
 
-    fn memory_v1(&mut self, directory: &Path) -> Option<Memory> {
+    fn memory_v1(&mut self, directory: &Path, held: Option<&mut Option<File>>) -> Option<Memory> {
         let mut memory = Memory {
             usage: self.number(directory, "memory.usage_in_bytes")?,
             ..Memory::default()
         };
-        let stat = self.text(directory, "memory.stat").unwrap_or_default();
+        let stat = self.held_text(held, directory, "memory.stat");
+        let stat = stat.unwrap_or_default();
         memory.stat_digest = digest(stat);
         let (mut swapped, mut limited) = (None, true);
         for (key, value) in pairs(stat) {
@@ -236,14 +253,15 @@ impl KernelFileReader {
         self.number(directory, file).filter(|n| *n < UNLIMITED)
     }
 
-    fn memory_v2(&mut self, directory: &Path) -> Option<Memory> {
+    fn memory_v2(&mut self, directory: &Path, held: Option<&mut Option<File>>) -> Option<Memory> {
         let mut memory = Memory {
             usage: self.number(directory, "memory.current")?,
             // Without a limit, the file has "max".
             limit: self.number(directory, "memory.max"),
             ..Memory::default()
         };
-        let stat = self.text(directory, "memory.stat").unwrap_or_default();
+        let stat = self.held_text(held, directory, "memory.stat");
+        let stat = stat.unwrap_or_default();
         memory.stat_digest = digest(stat);
         for (key, value) in pairs(stat) {
             match key {

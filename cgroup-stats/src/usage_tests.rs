@@ -143,11 +143,11 @@ fn memory_of_an_idle_cgroup_is_read_again_once_its_stat_has_changed() {
         (v2(), "unified/memory.current", "unified/memory.stat"),
     ] {
         let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
-        let last = reader.memory(&cgroup).unwrap();
+        let last = reader.memory(&cgroup, None).unwrap();
         let node = node.files(&[(usage, "900\n")]);
-        assert_eq!(reader.memory_of_idle(&cgroup, last), Some(last));
+        assert_eq!(reader.memory_of_idle(&cgroup, None, last), Some(last));
         let _node = node.files(&[(stat, "total_rss 500\nanon 500\n")]);
-        let memory = reader.memory_of_idle(&cgroup, last).unwrap();
+        let memory = reader.memory_of_idle(&cgroup, None, last).unwrap();
         assert_eq!((memory.usage, memory.rss), (900, 500));
     }
 }
@@ -156,12 +156,12 @@ fn memory_of_an_idle_cgroup_is_read_again_once_its_stat_has_changed() {
 fn both_versions_say_the_same() {
     for node in [v1(), v2()] {
         let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
-        assert_eq!(reader.cpu(&cgroup), Some(5_000_000_000));
-        let times = reader.cpu_times(&cgroup, None).unwrap();
+        assert_eq!(reader.cpu(&cgroup, None), Some(5_000_000_000));
+        let times = reader.cpu_times(&cgroup, None, None).unwrap();
         assert_eq!(times.total, 5_000_000_000);
         assert_eq!((times.user, times.system), (3_000_000_000, 2_000_000_000));
         assert_eq!((times.periods, times.throttled_periods), (10, 4));
-        let mut memory = reader.memory(&cgroup).unwrap();
+        let mut memory = reader.memory(&cgroup, None).unwrap();
         let mut events = reader.memory_events(&cgroup);
         // Only the file that has it differs.
         events.kernel = events.kernel.or(memory.kernel.take());
@@ -219,11 +219,11 @@ fn both_versions_say_the_same() {
 fn times_are_those_of_the_last_call_if_the_total_is() {
     let mut reader = KernelFileReader::default();
     let node = v1();
-    let last = reader.cpu_times(&node.cgroup(), None);
+    let last = reader.cpu_times(&node.cgroup(), None, None);
     let node = node.files(&[("cpuacct/cpuacct.stat", "user 500\nsystem 0\n")]);
-    assert_eq!(reader.cpu_times(&node.cgroup(), last), last);
+    assert_eq!(reader.cpu_times(&node.cgroup(), None, last), last);
     let node = node.files(&[("cpuacct/cpuacct.usage", "5000000001\n")]);
-    let times = reader.cpu_times(&node.cgroup(), last).unwrap();
+    let times = reader.cpu_times(&node.cgroup(), None, last).unwrap();
     assert_eq!((times.total, times.user), (5_000_000_001, 5_000_000_000));
 }
 
@@ -231,7 +231,7 @@ fn times_are_those_of_the_last_call_if_the_total_is() {
 fn throttling_is_in_nanoseconds() {
     let throttled = |node: Node| {
         KernelFileReader::default()
-            .cpu_times(&node.cgroup(), None)
+            .cpu_times(&node.cgroup(), None, None)
             .unwrap()
             .throttled
     };
@@ -252,7 +252,9 @@ fn no_limit_is_none() {
         ("unified/memory.swap.max", "max\n"),
     ]);
     for node in [v1, v2] {
-        let memory = KernelFileReader::default().memory(&node.cgroup()).unwrap();
+        let memory = KernelFileReader::default()
+            .memory(&node.cgroup(), None)
+            .unwrap();
         assert_eq!((memory.limit, memory.available()), (None, None));
         assert_eq!(memory.swap.unwrap().available, None);
     }
@@ -264,7 +266,9 @@ fn a_limit_above_is_not_its_own() {
         ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ("memory/memory.stat", "hierarchical_memory_limit 5000\n"),
     ]);
-    let memory = KernelFileReader::default().memory(&node.cgroup()).unwrap();
+    let memory = KernelFileReader::default()
+        .memory(&node.cgroup(), None)
+        .unwrap();
     assert_eq!(memory.limit, None);
 }
 
@@ -296,8 +300,8 @@ fn pressures_come_from_the_unified_hierarchy() {
     ]);
     let (cgroup, mut reader) = (hybrid.cgroup(), KernelFileReader::default());
     // A v1 controller takes precedence over the unified hierarchy.
-    assert_eq!(reader.cpu(&cgroup), Some(42));
-    let memory = reader.memory(&cgroup).unwrap();
+    assert_eq!(reader.cpu(&cgroup, None), Some(42));
+    let memory = reader.memory(&cgroup, None).unwrap();
     assert_eq!((memory.usage, memory.swap), (9, None));
     let psi = reader.pressure(&cgroup, Resource::Cpu).unwrap();
     let some = psi.some.unwrap();
@@ -315,12 +319,12 @@ fn a_cgroup_that_is_gone_uses_nothing() {
         Node::new(&[], true),
     ] {
         let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
-        assert_eq!(reader.cpu(&cgroup), None);
-        assert_eq!(reader.memory(&cgroup), None);
+        assert_eq!(reader.cpu(&cgroup, None), None);
+        assert_eq!(reader.memory(&cgroup, None), None);
         assert_eq!(reader.threads(&cgroup), None);
         assert_eq!(reader.io(&cgroup), []);
         assert_eq!(reader.tasks(&cgroup), Tasks::default());
-        assert_eq!(reader.cpu_times(&cgroup, None), None);
+        assert_eq!(reader.cpu_times(&cgroup, None, None), None);
     }
 }
 
@@ -365,9 +369,9 @@ proptest! {
                 node.write(&format!("{hierarchy}/docker/{ID}/{file}"), content);
             }
             let (cgroup, mut reader) = (node.cgroup(), KernelFileReader::default());
-            let _ = reader.cpu(&cgroup);
-            let _ = reader.cpu_times(&cgroup, None);
-            if let Some(memory) = reader.memory(&cgroup) {
+            let _ = reader.cpu(&cgroup, None);
+            let _ = reader.cpu_times(&cgroup, None, None);
+            if let Some(memory) = reader.memory(&cgroup, None) {
                 prop_assert!(memory.working_set() <= memory.usage);
             }
             let _ = reader.memory_events(&cgroup);

@@ -140,13 +140,13 @@ impl StatsCollector {
     fn usage(&mut self, cgroup: &Cgroup) -> Usage {
         let reader = &mut self.reader;
         let timestamp = now();
-        let cpu = reader.cpu(cgroup).map(|used| CpuUsage {
+        let cpu = reader.cpu(cgroup, None).map(|used| CpuUsage {
             timestamp,
             usage_core_nano_seconds: value(used),
             usage_nano_cores: None,
             psi: reader.pressure(cgroup, Resource::Cpu).as_ref().map(psi),
         });
-        let memory = reader.memory(cgroup);
+        let memory = reader.memory(cgroup, None);
         Usage {
             cpu,
             memory: memory.as_ref().map(|memory| {

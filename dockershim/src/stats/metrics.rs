@@ -147,7 +147,7 @@ impl StatsCollector {
     }
 
     fn add_cpu(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
-        let Some(times) = self.reader.cpu_times(cgroup, None) else {
+        let Some(times) = self.reader.cpu_times(cgroup, None, None) else {
             return;
         };
         metrics.add(family::CPU_USAGE, ["total"], times.total / NANOSECONDS);
@@ -159,7 +159,7 @@ impl StatsCollector {
     }
 
     fn add_memory(&mut self, cgroup: &Cgroup, metrics: &mut MetricsBuilder) {
-        let Some(memory) = self.reader.memory(cgroup) else {
+        let Some(memory) = self.reader.memory(cgroup, None) else {
             return;
         };
         let events = self.reader.memory_events(cgroup);

@@ -39,7 +39,7 @@ impl NetworkNamespaces {
             self.held.lock().remove(id);
             return Vec::new();
         };
-        interfaces(reader.whole(&mut File::from(file)).unwrap_or_default())
+        interfaces(reader.whole(&File::from(file)).unwrap_or_default())
     }
 
     fn process(&self, id: &str, pid: i64) -> Option<Arc<Process>> {

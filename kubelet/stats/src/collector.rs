@@ -10,11 +10,12 @@ use std::{
 };
 
 use cgroup_stats::{
-    Cgroup, CpuRates, CpuTimes, Descriptors, DeviceIo, DeviceNames, KernelFileReader, Memory,
-    Mounts, Pressure, Resource, is_cgroup_of,
+    Cgroup, CpuRates, CpuTimes, Descriptors, DeviceIo, DeviceNames, HeldFiles, KernelFileReader,
+    Memory, Mounts, Pressure, Resource, is_cgroup_of,
 };
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, SandboxStatus};
 use kubelet_host::clock;
+use rustix::process::getrlimit;
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -51,6 +52,10 @@ pub(crate) struct Collector {
     members: HashMap<String, Member>,
     /// By the paths of cgroups, and the IDs of containers.
     known: HashMap<String, Known>,
+    /// The files of those that are held open, by the same.
+    held: HashMap<String, HeldFiles>,
+    /// The files of as many cgroups are held at most.
+    max_held: usize,
     devices: DeviceNames,
 }
 
@@ -112,6 +117,8 @@ impl Collector {
             cgroups: HashMap::new(),
             members: HashMap::new(),
             known: HashMap::new(),
+            held: HashMap::new(),
+            max_held: max_held(),
             devices: DeviceNames::default(),
         }
     }
@@ -144,6 +151,7 @@ impl Collector {
         self.cgroups.retain(|path, _| ids.contains(path.as_str()));
         self.members.retain(|id, _| ids.contains(id.as_str()));
         self.known.retain(|id, _| ids.contains(id.as_str()));
+        self.held.retain(|id, _| ids.contains(id.as_str()));
     }
 
     /// The usage of a cgroup that is not a pod's; `None` if it does not exist.
@@ -282,15 +290,23 @@ impl Collector {
     ) -> Option<Usage> {
         let at = now();
         let known = self.known.get(id).filter(|known| known.is_fresh());
+        if !self.held.contains_key(id) && self.held.len() < self.max_held {
+            self.held.insert(id.to_owned(), HeldFiles::default());
+        }
+        let mut held = self.held.get_mut(id);
         let times = match depth {
-            Depth::CpuAndMemory => self.reader.cpu(cgroup).map(|total| CpuTimes {
-                total,
-                ..CpuTimes::default()
-            }),
+            Depth::CpuAndMemory => {
+                let total = self.reader.cpu(cgroup, held.as_deref_mut());
+                total.map(|total| CpuTimes {
+                    total,
+                    ..CpuTimes::default()
+                })
+            }
             Depth::Everything => {
                 let details = known.and_then(|known| known.details.as_ref());
                 let last = details.map(|details| details.cpu_times);
-                self.reader.cpu_times(cgroup, last)
+                let held = held.as_deref_mut();
+                self.reader.cpu_times(cgroup, held, last)
             }
         };
         // If none of its tasks has run since.
@@ -299,10 +315,11 @@ impl Collector {
             (times?.total == total).then_some((memory, known.pressures))
         });
         let memory = match idle {
-            Some((last, _)) => self.reader.memory_of_idle(cgroup, last),
-            None => self.reader.memory(cgroup),
+            Some((last, _)) => self.reader.memory_of_idle(cgroup, held, last),
+            None => self.reader.memory(cgroup, held),
         };
         if times.is_none() && memory.is_none() {
+            self.held.remove(id);
             return None;
         }
         let last = times.map(|times| times.total).zip(memory);
@@ -453,6 +470,14 @@ impl Collector {
             }),
         }
     }
+}
+
+/// The number of cgroups whose files take a quarter of the open files that this process may have.
+fn max_held() -> usize {
+    let limit = getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(u64::MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX) / 4 / HeldFiles::MOST
 }
 
 /// The running containers of the pod's current sandbox, without usage.

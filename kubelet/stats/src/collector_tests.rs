@@ -78,8 +78,22 @@ impl Machine {
         Collector::new(&self.dir.path().join("proc"))
     }
 
+    /// As the kernel's, the removed files cannot be read even if they are still open.
     fn remove(&self, path: &str) {
-        fs::remove_dir_all(self.dir.path().join(path)).unwrap();
+        let path = self.dir.path().join(path);
+        empty_files(&path);
+        fs::remove_dir_all(path).unwrap();
+    }
+}
+
+fn empty_files(directory: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            empty_files(&entry.path());
+        } else {
+            fs::write(entry.path(), "").unwrap();
+        }
     }
 }
 
@@ -296,8 +310,30 @@ fn what_is_gone_is_forgotten() {
     assert_eq!((collector.members.len(), collector.known.len()), (2, 2));
     collector.retain(&[pod(false)], &[]);
     assert_eq!((collector.members.len(), collector.known.len()), (2, 2));
+    assert_eq!(collector.held.len(), 2);
     collector.retain(&[], &[]);
     assert_eq!((collector.members.len(), collector.known.len()), (0, 0));
+    assert_eq!(collector.held.len(), 0);
+}
+
+#[test]
+fn files_are_held_within_the_limit() {
+    let machine = Machine::new();
+    let mut collector = machine.collector();
+    collector.max_held = 1;
+    for microseconds in [5_000_000, 6_000_000] {
+        machine.cgroup(
+            &format!("{POD}/cri-{CONTAINER}.scope"),
+            microseconds,
+            microseconds / 1000,
+        );
+        let (found, complete) = collector.pod(&pod(false), Depth::Everything).unwrap();
+        assert!(complete);
+        let usage = &found.containers[0].usage;
+        assert_eq!(usage.cpu.unwrap().total, microseconds * 1000);
+        assert_eq!(usage.memory.unwrap().usage, Some(microseconds / 1000));
+        assert_eq!(collector.held.len(), 1);
+    }
 }
 
 #[test]

@@ -66,6 +66,6 @@ impl NetworkProcesses {
 }
 
 fn read(reader: &mut KernelFileReader, process: &Process) -> Option<Vec<Interface>> {
-    let mut file = File::from(process.open("net/dev").ok()?);
-    reader.whole(&mut file).map(interfaces)
+    let file = File::from(process.open("net/dev").ok()?);
+    reader.whole(&file).map(interfaces)
 }
