@@ -25,7 +25,7 @@ run-once: build
 # Runs all tests, including those on a real engine; the last lines list skipped checks.
 TEST = cargo test --workspace --no-fail-fast
 test:
-	deploy/install.sh build engine tests
+	deploy/install.sh build engine tests grpc
 	cargo build --workspace --bins
 	$(TEST) --no-run
 	deploy/test.sh "$(TEST) --lib --bins --test '[!n]*'" "$(TEST) --test node" "$(TEST) --doc"

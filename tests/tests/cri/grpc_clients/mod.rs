@@ -1,5 +1,5 @@
 //! gRPC clients and servers based on the C core, with the Python package `grpcio`, which
-//! `deploy/install.sh tests` installs in `target/tools`.
+//! `deploy/install.sh grpc` installs in `target/tools`.
 
 use std::{
     os::unix::fs::symlink,
