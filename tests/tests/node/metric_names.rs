@@ -117,7 +117,7 @@ async fn rules_and_dashboards_find_their_metrics() {
             "name": "c", "image": images::BUSYBOX,
             "command": ["sh", "-c", "dd if=/dev/zero of=/disk/a bs=1M count=1 conv=fsync; sleep 1000"],
             "resources": {"limits": {"cpu": "200m", "memory": "100Mi"}},
-            "livenessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},
+            "livenessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 60},
             "volumeMounts": [{"name": "disk", "mountPath": "/disk"}],
         }],
         "volumes": [{"name": "disk", "emptyDir": {}}],
