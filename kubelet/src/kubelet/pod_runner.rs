@@ -16,6 +16,7 @@ use kubelet_logs::LogRotation;
 use kubelet_node::shutdown::{Logind, login_manager::LoginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_stats::SystemContainer;
+use kubelet_volume::tmpfs_may_be_swapped;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -25,6 +26,7 @@ use crate::{
     active_pods::active_pods,
     allocation::Allocator,
     graceful_shutdown::{inhibitor_lock::InhibitorLockHolder, pod_killer::PodKiller},
+    host,
     housekeeping::{Directories, Housekeeping, LeftoverCgroups},
     node_pressure::{MachineMeasurements, MeasurementSource, NodeHost},
     pod::removals::Removals,
@@ -86,6 +88,12 @@ impl PodRunner {
     ) {
         let events = &self.kubelet.0.events;
         events.normal(Subject::Node, reason::STARTING, "Starting kubelet.");
+        if !host::swap().is_empty() && tmpfs_may_be_swapped() {
+            let reason = reason::POSSIBLE_MEMORY_BACKED_VOLUMES_ON_DISK;
+            let message = "Swap is on, and the kernel cannot exempt a tmpfs (noswap, Linux 6.4): \
+                           secrets and other volumes in memory may be written to disk.";
+            events.warning(Subject::Node, reason, message);
+        }
         self.run_pods(updates, Orphans::End, Some(login_manager))
             .await;
     }

@@ -44,5 +44,6 @@ pub use self::{
     error::VolumeError,
     host::{VolumeHost, blocking_at, blocking_on_own_files, blocking_on_server},
     manager::VolumeManager,
+    mount::tmpfs_may_be_swapped,
     mounted::{MountedVolume, MountedVolumes},
 };

@@ -8,9 +8,17 @@ use std::{
 };
 
 use kubelet_host::mount_info;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{FsOpenFlags, MountFlags, UnmountFlags, fsconfig_set_flag, fsopen};
 
 use super::VolumeError;
+
+/// Whether what is in a volume in memory may be swapped to disk: if the kernel, before Linux 6.4, or
+/// the privileges of this process do not allow a tmpfs without swap.
+pub fn tmpfs_may_be_swapped() -> bool {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC);
+    let set = context.and_then(|context| fsconfig_set_flag(context, "noswap"));
+    set.is_err()
+}
 
 /// Mounts a tmpfs of at most `size` bytes (the kernel's default if `None`), without swap if the
 /// kernel supports that.
@@ -163,4 +171,22 @@ pub(super) fn run(mut command: Command) -> Result<String, VolumeError> {
         &command,
         format!("{}: {}", output.status, wrote.trim()),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tmpfs_is_mounted_without_swap_exactly_if_that_is_possible() {
+        let dir = tempfile::tempdir().unwrap();
+        tmpfs(dir.path(), Some(1 << 20)).unwrap();
+        let mounts = fs::read_to_string("/proc/self/mountinfo");
+        unmount_all(dir.path()).unwrap();
+        let mounts = mounts.unwrap();
+        let path = dir.path().to_str().unwrap();
+        let mount = mounts.lines().find(|line| line.contains(path)).unwrap();
+        assert!(mount.contains("size=1024k"), "{mount}");
+        assert_eq!(mount.contains("noswap"), !tmpfs_may_be_swapped(), "{mount}");
+    }
 }

@@ -105,5 +105,7 @@ pub const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
 pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
 /// The node ran out of memory, and a process was killed.
 pub const SYSTEM_OOM: &str = "SystemOOM";
+/// Volumes in memory may be swapped to disk.
+pub const POSSIBLE_MEMORY_BACKED_VOLUMES_ON_DISK: &str = "PossibleMemoryBackedVolumesOnDisk";
 /// The node was rebooted.
 pub const REBOOTED: &str = "Rebooted";
