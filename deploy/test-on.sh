@@ -2,7 +2,8 @@
 # Runs tests of the node on another machine, over ssh as root: one that has what this machine lacks,
 # such as cgroup v2 with systemd. Use a machine for tests: they make cgroups, mounts and network
 # namespaces. Binaries and scripts are copied to the directory of the same name there.
-# Variables whose names start with E2E_ are passed on.
+# Variables whose names start with E2E_ are passed on. Temporary files are in /var/tmp: /tmp may be
+# in memory.
 # usage: test-on.sh [SSH-FLAG...] HOST [TEST-FLAG or FILTER...]
 #        test-on.sh -p 2222 -i key root@127.0.0.1 cgroups --test-threads 1
 set -euo pipefail
@@ -45,4 +46,4 @@ for name in "${!E2E_@}"; do
   printf -v variables '%s %q' "$variables" "$name=${!name}"
 done
 "${ssh[@]}" "$host" "cd $(printf %q "$PWD") && deploy/install.sh engine tests &&
-  cd tests && env$variables ../target/debug/deps/node$arguments"
+  cd tests && env TMPDIR=/var/tmp$variables ../target/debug/deps/node$arguments"
