@@ -1,9 +1,10 @@
 //! A node that runs out of memory or disk, on file systems and in cgroups of the test's own: which
 //! pods are evicted, which images and containers are removed, and what stays.
 
+mod container_collection;
 mod disk;
 mod full_disk;
-mod garbage;
+mod image_collection;
 mod local_storage;
 mod memory;
 mod pids;
@@ -176,16 +177,18 @@ fn flags(flags: &[&str]) -> Vec<String> {
 
 /// Runs a test on both runtimes.
 macro_rules! on_both {
-    ($($name:ident: $run:path, $disks:expr;)*) => {$(
+    ($($(#[$attribute:meta])* $name:ident: $run:path, $disks:expr;)*) => {$(
         mod $name {
             use super::*;
 
             #[tokio::test]
+            $(#[$attribute])*
             async fn on_docker_through_the_shim() {
                 $run(Node::with_shim_on($disks).await).await.unwrap();
             }
 
             #[tokio::test]
+            $(#[$attribute])*
             async fn on_containerd() {
                 $run(Node::with_containerd_on($disks).await).await.unwrap();
             }
@@ -212,6 +215,10 @@ on_both! {
     scarce_pids: pids::run, Disks::default();
     full_disk_of_the_kubelet: full_disk::run, KUBELET_DISK;
     limits_of_local_storage: local_storage::run, Disks::default();
-    unused_images: garbage::images, RUNTIME_DISK;
-    dead_containers: garbage::containers, Disks::default();
+    unused_images_go_before_pods: image_collection::before_pods, RUNTIME_DISK;
+    #[ignore = "takes six minutes"]
+    unused_images_go_by_space: image_collection::by_space, RUNTIME_DISK;
+    #[ignore = "takes six minutes"]
+    unused_images_go_by_age: image_collection::by_age, RUNTIME_DISK;
+    dead_containers: container_collection::run, Disks::default();
 }
