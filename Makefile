@@ -1,7 +1,7 @@
 # The main commands are `make run` and `make test`. Each installs its dependencies on a fresh Debian
 # machine; both need cargo and root.
 
-.PHONY: build run run-once test lint deny units bench bench-once soak fuzz mutants critest clean
+.PHONY: build run run-once test slow lint deny units bench bench-once soak fuzz mutants critest clean
 
 # Names the two crates: with the whole workspace, the binaries would have the features that tests need.
 # The kubelet has by far more code, and its calls wait for others: it is made smaller at the cost of
@@ -29,6 +29,13 @@ test:
 	cargo build --workspace --bins
 	$(TEST) --no-run
 	deploy/test.sh "$(TEST) --lib --bins --test '[!n]*'" "$(TEST) --test node" "$(TEST) --doc"
+
+# Runs the tests of the node that `make test` leaves out, as they take minutes. One of them leaks
+# memory until little is left: it runs on a machine of its own, with deploy/test-on.sh.
+slow:
+	deploy/install.sh build engine tests
+	cargo build --workspace --bins
+	cargo test --package e2e --test node -- --ignored --skip leaks_of_memory_and_disk --test-threads 4
 
 # Checks format, lints, doc links, cycles between modules, unused dependencies, and indirect phrases
 # in comments and docs.

@@ -8,15 +8,20 @@ use super::*;
 const FOR_PODS: u64 = 400;
 const THRESHOLD: &str = "--eviction-hard=memory.available<100Mi";
 
-/// Reserves all memory but [`FOR_PODS`].
-fn reservation() -> Result<String> {
+/// The machine's memory in bytes.
+pub(super) fn of_the_machine() -> Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|line| {
         let line = line.strip_prefix("MemTotal:")?.trim();
         line.strip_suffix(" kB")?.parse::<u64>().ok()
     });
-    let reserved = total.context("no MemTotal")? - FOR_PODS * 1024;
-    Ok(format!("--system-reserved=memory={reserved}Ki"))
+    Ok(total.context("no MemTotal")? << 10)
+}
+
+/// Reserves all memory but [`FOR_PODS`].
+fn reservation() -> Result<String> {
+    let reserved = of_the_machine()? - (FOR_PODS << 20);
+    Ok(format!("--system-reserved=memory={reserved}"))
 }
 
 pub(super) async fn run(node: Result<Node>) -> Result<()> {

@@ -9,6 +9,7 @@ mod local_storage;
 mod memory;
 mod pids;
 mod runtime_disk;
+mod soft;
 
 use std::time::Duration;
 
@@ -153,6 +154,14 @@ impl Site {
         Ok(event["message"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// The memory in bytes that is available on the node, as the eviction manager measures it.
+    async fn available_memory(&self) -> Result<u64> {
+        let page = self.cluster.node.page("/stats/summary").await?;
+        let summary: Value = serde_json::from_str(&page)?;
+        let available = &summary["node"]["memory"]["availableBytes"];
+        available.as_u64().context("no available memory")
+    }
+
     /// What `kubelet` prints with these arguments.
     fn prints(&self, args: &[&str]) -> Result<String> {
         let output = self.cluster.node.kubelet_command(args)?;
@@ -205,6 +214,10 @@ const RUNTIME_DISK: Disks = Disks {
     kubelet: None,
     runtime: Some(320),
 };
+const BOTH_DISKS: Disks = Disks {
+    kubelet: Some(320),
+    runtime: Some(320),
+};
 
 on_both! {
     scarce_memory: memory::run, Disks::default();
@@ -213,6 +226,8 @@ on_both! {
     minimum_reclaim: disk::minimum_reclaim, KUBELET_DISK;
     scarce_disk_of_the_runtime: runtime_disk::run, RUNTIME_DISK;
     scarce_pids: pids::run, Disks::default();
+    #[ignore = "takes ten minutes, and fills an eighth of the machine's memory"]
+    soft_thresholds: soft::run, BOTH_DISKS;
     full_disk_of_the_kubelet: full_disk::run, KUBELET_DISK;
     limits_of_local_storage: local_storage::run, Disks::default();
     unused_images_go_before_pods: image_collection::before_pods, RUNTIME_DISK;

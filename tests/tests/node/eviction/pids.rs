@@ -5,18 +5,23 @@ use std::fs;
 use super::*;
 
 /// Below what is available at the start of the test. Other tests start processes too.
-const MARGIN: u64 = 2500;
+pub(super) const MARGIN: u64 = 2500;
 /// The processes of the pod that starts too many.
 const PROCESSES: u64 = 2 * MARGIN;
 
 /// The IDs that are not in use. Each thread has one.
-fn available() -> Result<u64> {
+pub(super) fn available() -> Result<u64> {
     let most: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")?
         .trim()
         .parse()?;
     let load = fs::read_to_string("/proc/loadavg")?;
     let threads = load.split(['/', ' ']).nth(4).context("no threads")?;
     Ok(most - threads.parse::<u64>()?)
+}
+
+/// A command that starts more processes than that.
+pub(super) fn many() -> String {
+    format!("i=0; while [ $i -lt {PROCESSES} ]; do i=$((i+1)); sleep 1000 & done")
 }
 
 pub(super) async fn run(node: Result<Node>) -> Result<()> {
@@ -28,8 +33,7 @@ pub(super) async fn run(node: Result<Node>) -> Result<()> {
     let site = Site::new(node, &flags).await?;
     site.create("steady", "true", |_| ()).await?;
     site.running("steady").await?;
-    let many = format!("i=0; while [ $i -lt {PROCESSES} ]; do i=$((i+1)); sleep 1000 & done");
-    site.create("many", &many, |_| ()).await?;
+    site.create("many", &many(), |_| ()).await?;
     let message = site.evicted("many").await?;
     let start =
         format!("The node was low on resource: pids. Threshold quantity: {threshold}, available: ");

@@ -45,7 +45,7 @@ pub(super) async fn run(node: Result<Node>) -> Result<()> {
 
 impl Site {
     /// Waits until the summary shows at least this much of a pod's writable layer.
-    async fn layer(&self, pod: &str, field: &str, least: u64) -> Result<()> {
+    pub(super) async fn layer(&self, pod: &str, field: &str, least: u64) -> Result<()> {
         let is_measured = async |node: &Node| {
             let page = node.page("/stats/summary").await?;
             let summary: Value = serde_json::from_str(&page)?;
