@@ -25,6 +25,8 @@ use crate::{
 
 /// How long a mutation waits for the model to be in step with the engine again after a reconnect.
 const IN_STEP_PATIENCE: Duration = Duration::from_secs(30);
+/// How long stats wait for measurements of writable layers.
+const LAYER_PATIENCE: Duration = Duration::from_millis(300);
 
 /// The limit on the output of `ExecSync` that is kept for responses. CRI allows 16 MiB per stream, but the kubelet and crictl accept no
 /// message larger than 16 MiB, so both streams share that limit, minus the message overhead.
@@ -248,7 +250,8 @@ impl Shim {
         }
     }
 
-    /// Collects stats for `verb` on a blocking thread.
+    /// Collects stats for `verb` on a blocking thread, with recent measurements of writable layers if
+    /// they take little time.
     ///
     /// # Errors
     /// `DeadlineExceeded` if the kernel does not answer; `Unavailable` until the engine has been
@@ -258,8 +261,9 @@ impl Shim {
         verb: &'static str,
         work: impl FnOnce(&mut StatsCollector, &Snapshot) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let (snapshot, root_dir) = (self.model.snapshot(), self.root_dir()?);
-        let stats = Arc::clone(&self.stats);
+        let (stats, root_dir) = (Arc::clone(&self.stats), self.root_dir()?);
+        stats.layers.recent(&self.model, LAYER_PATIENCE).await;
+        let snapshot = self.model.snapshot();
         stats.collect(snapshot, root_dir, verb, work).await
     }
 

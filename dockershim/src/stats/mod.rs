@@ -76,7 +76,6 @@ impl Stats {
         verb: &'static str,
         work: impl FnOnce(&mut StatsCollector, &Snapshot) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        self.layers.request();
         let permits = Arc::clone(&self.permits);
         let task = async move {
             let permit = permits.acquire_owned().await;

@@ -21,8 +21,14 @@ use crate::{
     process::Processes,
 };
 
-/// The minimum interval between measurements of a container.
-const INTERVAL: Duration = Duration::from_secs(120);
+/// The minimum interval between measurements of a container, if all of them take little time. What
+/// a pod has written since may decide whether it is evicted.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(10);
+/// The same, if they take much.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(120);
+/// The interval, as a multiple of the time that the measurements of all containers take, pauses
+/// included: the walks take a hundredth of the time of one CPU, unless the interval is the longest.
+const SPARSENESS: u32 = 10;
 /// How long after a request measurements continue.
 const INTEREST: Duration = Duration::from_secs(300);
 /// How long a walk runs without a pause ...
@@ -58,6 +64,8 @@ pub struct WritableLayers {
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
     at: Instant,
+    /// How long it took, pauses included.
+    took: Duration,
     /// `None` if there was nothing to measure, or it is gone.
     found: Option<Measurement>,
 }
@@ -81,29 +89,35 @@ impl WritableLayers {
         self.requested.notify_one();
     }
 
-    /// Requests measurements, and waits for at most `limit` until every running container has been
-    /// measured at least once.
-    pub async fn first(&self, model: &Model, limit: Duration) {
+    /// Requests measurements, and waits for at most `limit` until every running container has a
+    /// recent one. Those that took longer than `limit` the last time are not waited for.
+    pub async fn recent(&self, model: &Model, limit: Duration) {
         self.request();
         let measured = async {
             loop {
                 let advanced = self.advanced.notified();
-                let snapshot = model.snapshot();
-                let missing = snapshot.containers().any(|container| self.lacks(container));
-                if !missing {
+                if !self.is_measuring(model, limit) {
                     return;
                 }
                 advanced.await;
             }
         };
-        // Missing measurements are reported next time.
+        // What is missing is reported next time.
         let _ = tokio::time::timeout(limit, measured).await;
     }
 
-    fn lacks(&self, container: &Container) -> bool {
-        container.status.state() == ContainerState::ContainerRunning
-            && is_measurable(container)
-            && !self.measured.lock().contains_key(container.id())
+    /// Whether a container is to be measured that can be within `limit`, as far as is known.
+    fn is_measuring(&self, model: &Model, limit: Duration) -> bool {
+        let snapshot = model.snapshot();
+        let measured = self.measured.lock();
+        let interval = interval(&measured);
+        snapshot.containers().any(|container| {
+            container.status.state() == ContainerState::ContainerRunning
+                && is_measurable(container)
+                && measured
+                    .get(container.id())
+                    .is_none_or(|last| last.took <= limit && is_due(container, last, interval))
+        })
     }
 
     /// The last measurement of a container, which may be [partial]; `None` if there is none.
@@ -130,9 +144,11 @@ impl WritableLayers {
                 .is_some_and(|at| at.elapsed() < INTEREST);
             match self.next(&model) {
                 Some(container) if wanted => {
+                    let began = Instant::now();
                     let found = measure(Arc::clone(&container), &processes).await;
                     let outcome = Outcome {
                         at: Instant::now(),
+                        took: began.elapsed(),
                         found,
                     };
                     let id = container.id();
@@ -160,12 +176,13 @@ impl WritableLayers {
         let snapshot = model.snapshot();
         let mut measured = self.measured.lock();
         measured.retain(|id, _| snapshot.contains(id));
+        let interval = interval(&measured);
         let due = snapshot.containers().filter_map(|container| {
             if !is_measurable(container) {
                 return None;
             }
             let last = measured.get(container.id());
-            let due = last.is_none_or(|last| is_due(container, last));
+            let due = last.is_none_or(|last| is_due(container, last, interval));
             due.then(|| (last.map(|last| last.at), container))
         });
         due.min_by_key(|(at, _)| *at)
@@ -181,12 +198,18 @@ fn is_measurable(container: &Container) -> bool {
     !container.upper_dir.is_empty() || container.pid > 0
 }
 
-fn is_due(container: &Container, last: &Outcome) -> bool {
+/// The time between two measurements of a container.
+fn interval(measured: &HashMap<Id, Outcome>) -> Duration {
+    let all: Duration = measured.values().map(|outcome| outcome.took).sum();
+    (all * SPARSENESS).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
+}
+
+fn is_due(container: &Container, last: &Outcome, interval: Duration) -> bool {
     let status = &container.status;
     let ended = status.state() == ContainerState::ContainerExited;
     // An exited container writes no more.
     let settled = ended && last.found.is_some_and(|m| m.timestamp > status.finished_at);
-    !settled && last.at.elapsed() >= INTERVAL
+    !settled && last.at.elapsed() >= interval
 }
 
 /// Measures a container's writable layer in slices.

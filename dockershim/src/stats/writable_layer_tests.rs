@@ -82,41 +82,75 @@ async fn a_first_measurement_can_be_waited_for() {
     put(&model, "gone", ContainerState::ContainerRunning, "/no/such");
     let stop = CancellationToken::new();
     let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
-    layers.first(&model, Duration::from_secs(60)).await;
+    layers.recent(&model, Duration::from_secs(60)).await;
     assert!(layers.of("a").is_some() && layers.of("b").is_some());
     // No task measures any more, so the wait ends at the limit.
     stop.cancel();
     put(&model, "c", ContainerState::ContainerRunning, upper);
-    layers.first(&model, Duration::from_millis(10)).await;
+    layers.recent(&model, Duration::from_millis(10)).await;
     assert_eq!(layers.of("c"), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
+async fn what_was_written_since_is_reported_after_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Arc::new(Model::new());
+    let upper = dir.path().to_str().unwrap();
+    put(&model, "a", ContainerState::ContainerRunning, upper);
+    let stop = CancellationToken::new();
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
+    let limit = Duration::from_secs(60);
+    layers.recent(&model, limit).await;
+    let first = layers.of("a").unwrap().bytes;
+    std::fs::write(dir.path().join("file"), vec![1; 64 << 10]).unwrap();
+    layers.recent(&model, limit).await;
+    assert_eq!(layers.of("a").unwrap().bytes, first);
+    tokio::time::advance(SHORTEST_INTERVAL).await;
+    layers.recent(&model, limit).await;
+    assert!(layers.of("a").unwrap().bytes >= first + (64 << 10));
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_is_measured_the_less_often_the_longer_all_take() {
     let model = Model::new();
     let layers = WritableLayers::default();
-    let outcome = |timestamp| Outcome {
-        at: Instant::now(),
-        found: Some(Measurement {
-            timestamp,
+    let put_outcome = |id: &str, took| {
+        let found = Measurement {
+            timestamp: 5,
             bytes: 1,
             inodes: 1,
             is_partial: false,
-        }),
+        };
+        let outcome = Outcome {
+            at: Instant::now(),
+            took,
+            found: Some(found),
+        };
+        layers.measured.lock().insert(id.into(), outcome);
     };
     put(&model, "run", ContainerState::ContainerRunning, "/upper");
     put(&model, "end", ContainerState::ContainerExited, "/upper");
-    layers.measured.lock().insert("run".into(), outcome(5));
-    layers.measured.lock().insert("end".into(), outcome(5));
-    assert!(layers.next(&model).is_none());
-    tokio::time::advance(INTERVAL).await;
-    assert_eq!(layers.next(&model).unwrap().id(), "run");
-    layers.measured.lock().insert("run".into(), outcome(5));
-    assert!(layers.next(&model).is_none());
+    for (took, interval) in [
+        (Duration::from_millis(1), SHORTEST_INTERVAL),
+        (Duration::from_secs(2), Duration::from_secs(40)),
+        (Duration::from_secs(100), LONGEST_INTERVAL),
+    ] {
+        put_outcome("run", took);
+        put_outcome("end", took);
+        tokio::time::advance(interval - Duration::from_millis(1)).await;
+        assert!(layers.next(&model).is_none());
+        assert!(!layers.is_measuring(&model, LONGEST_INTERVAL));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        // An ended container writes no more.
+        assert_eq!(layers.next(&model).unwrap().id(), "run");
+        assert!(layers.is_measuring(&model, took));
+        assert!(!layers.is_measuring(&model, took / 2), "it is waited for");
+    }
     // A container that was never measured comes first.
-    tokio::time::advance(INTERVAL).await;
     put(&model, "new", ContainerState::ContainerRunning, "/upper");
     assert_eq!(layers.next(&model).unwrap().id(), "new");
+    assert!(layers.is_measuring(&model, Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,7 +174,7 @@ async fn a_measurement_of_a_part_is_told_and_counted() {
     put(&model, "deep", ContainerState::ContainerRunning, upper);
     let stop = CancellationToken::new();
     let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
-    layers.first(&model, Duration::from_secs(300)).await;
+    layers.recent(&model, Duration::from_secs(300)).await;
     let found = layers.of("deep").unwrap();
     assert!(found.is_partial && found.inodes > tree_walk::MAX_DEPTH as u64);
     assert_eq!(layers.in_part.get(), 1);
