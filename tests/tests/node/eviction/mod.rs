@@ -7,6 +7,7 @@ mod full_disk;
 mod image_collection;
 mod local_storage;
 mod memory;
+mod mixed_load;
 mod pids;
 mod runtime_disk;
 mod soft;
@@ -218,6 +219,10 @@ const BOTH_DISKS: Disks = Disks {
     kubelet: Some(320),
     runtime: Some(320),
 };
+const LARGER_DISKS: Disks = Disks {
+    kubelet: Some(600),
+    runtime: Some(600),
+};
 
 on_both! {
     scarce_memory: memory::run, Disks::default();
@@ -228,6 +233,8 @@ on_both! {
     scarce_pids: pids::run, Disks::default();
     #[ignore = "takes ten minutes, and fills an eighth of the machine's memory"]
     soft_thresholds: soft::run, BOTH_DISKS;
+    #[ignore = "takes half an hour, and needs a machine of its own"]
+    leaks_of_memory_and_disk: mixed_load::run, LARGER_DISKS;
     full_disk_of_the_kubelet: full_disk::run, KUBELET_DISK;
     limits_of_local_storage: local_storage::run, Disks::default();
     unused_images_go_before_pods: image_collection::before_pods, RUNTIME_DISK;
