@@ -106,7 +106,7 @@ impl WritableLayers {
         let _ = tokio::time::timeout(limit, measured).await;
     }
 
-    /// Whether a container is to be measured that can be within `limit`, as far as is known.
+    /// Whether a running container has no recent measurement, and a new one may come within `limit`.
     fn is_measuring(&self, model: &Model, limit: Duration) -> bool {
         let snapshot = model.snapshot();
         let measured = self.measured.lock();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The shim measures a layer every two minutes.
+/// The shim measures a large layer every two minutes.
 const MEASURED: Duration = Duration::from_secs(300);
 
 /// Pods are ranked by what their layers use, once the runtime has measured it.
