@@ -322,7 +322,7 @@ impl EvictionManager {
         let mut looks = if removed { RECLAIM_LOOKS } else { 1 };
         loop {
             looks -= 1;
-            match self.is_resolved(host).await {
+            match self.is_resolved(host, urgent.threshold.signal).await {
                 Ok(false) if looks > 0 => sleep(CLEANUP_PERIOD).await,
                 Ok(resolved) => return resolved,
                 Err(error) => {
@@ -333,12 +333,14 @@ impl EvictionManager {
         }
     }
 
-    /// Observes the node. Returns whether no threshold is met.
-    async fn is_resolved(&self, host: &impl EvictionHost) -> Result<bool, String> {
+    /// Observes the node. Returns whether no threshold of the signal is met. Those of other signals,
+    /// which upstream includes, have their own turn: for them, no pod of this one's rank should go.
+    async fn is_resolved(&self, host: &impl EvictionHost, signal: Signal) -> Result<bool, String> {
         let observed = host.observe().await?;
         let state = self.state.lock();
-        Ok(!state.thresholds.iter().any(|threshold| {
-            let observation = observed.signals.get(&threshold.signal);
+        let mut thresholds = state.thresholds.iter().filter(|it| it.signal == signal);
+        let observation = observed.signals.get(&signal);
+        Ok(!thresholds.any(|threshold| {
             observation.is_some_and(|observation| threshold.is_unresolved(observation))
         }))
     }

@@ -100,3 +100,17 @@ async fn what_is_reclaimed_depends_on_the_file_systems() {
         assert!(manager.conditions().into_iter().eq([Condition::Disk]));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_scarce_resource_does_not_undo_a_reclaim() {
+    let (manager, _) = manager(|_| ());
+    let node = FakeNode::default();
+    node.add(pod("p", json!({})), logs(10));
+    node.set(Signal::NodeFsAvailable, 90);
+    node.0.lock().reclaimable = [("containers", (Signal::NodeFsAvailable, 50))].into();
+    // Memory runs short meanwhile; the next look acts on it.
+    node.0.lock().freed_later = Some((2, Signal::MemoryAvailable, 10));
+    assert_eq!(manager.synchronize(&node).await, NOBODY);
+    assert_eq!(node.log(), ["reclaim containers", "reclaim images"]);
+    assert_ne!(manager.synchronize(&node).await, NOBODY);
+}
