@@ -52,7 +52,7 @@ lint:
 # Checks licences, sources and bans, but not advisories, which need the network.
 deny:
 	deploy/install.sh build deny
-	PATH="$(CURDIR)/target/tools/bin:$$PATH" cargo deny check bans licenses sources
+	PATH="$(CURDIR)/target/tools/bin:$$PATH" cargo deny check --hide-inclusion-graph bans licenses sources
 
 # Verifies the systemd units.
 units: build
