@@ -218,7 +218,8 @@ impl ApiFollower {
 
     /// Writes a message to the log that says where the container's output is, unless it has one.
     async fn explain(&mut self) -> Result<(), FollowError> {
-        if self.position.is_some() {
+        let written = |position: &Position| !position.log.is_empty();
+        if self.position.as_ref().is_some_and(written) {
             return Ok(());
         }
         let container = self.engine.inspect_container(&self.id).await?;
@@ -318,28 +319,41 @@ impl ApiFollower {
         since: StreamPosition,
         work: impl FnOnce(&mut Sink) -> Result<T, LogError> + Send + 'static,
     ) -> Result<Option<T>, LogError> {
-        let log = self.log.clone();
+        let (id, log) = (self.id.clone(), self.log.clone());
         let known = self.position.as_ref();
         let known = known.filter(|known| matches!(known.source, EnginePosition::Stream(_)));
         let known = known.map(|known| known.log);
+        let shared = Arc::clone(&self.shared);
         let written = self.shared.blocking(&mut self.sink, move |open| {
+            let mut begun = None;
             let mut sink = match open.take() {
                 Some(sink) => sink,
-                None => Sink::open(&log, known)?,
+                None => {
+                    let sink = Sink::open(&log, known)?;
+                    if known.is_none() && sink.is_exact() {
+                        let start = StreamPosition::default();
+                        begun = Some(Position::of_stream(start, sink.position()));
+                    }
+                    sink
+                }
             };
-            let done = work(&mut sink)?;
-            let position = sink.position();
-            *open = Some(sink);
-            Ok((done, position))
+            if let Some(beginning) = &begun {
+                shared.note_beginning(&id, beginning);
+            }
+            let done = work(&mut sink).map(|done| (done, sink.position()));
+            if done.is_ok() {
+                *open = Some(sink);
+            }
+            Ok((begun, done))
         });
-        let Some((done, log)) = written.await.transpose()? else {
+        let Some((begun, done)) = written.await.transpose()? else {
             return Ok(None);
         };
-        let position = Position {
-            source: EnginePosition::Stream(since),
-            log,
-            complete: false,
-        };
+        if begun.is_some() {
+            self.position = begun;
+        }
+        let (done, log) = done?;
+        let position = Position::of_stream(since, log);
         if self.position.as_ref() != Some(&position) {
             self.saver.advanced();
         }

@@ -68,9 +68,6 @@ impl FileFollower {
 
     pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<FollowerCommand>) {
         self.position = self.shared.load(&self.id).await;
-        if self.position.is_none() {
-            self.begin().await;
-        }
         let mut watch = self.watch();
         let mut retry = RetryDelay::new(FIRST_RETRY, LAST_RETRY);
         let mut finishing: Vec<oneshot::Sender<()>> = Vec::new();
@@ -151,31 +148,6 @@ impl FileFollower {
         Some(self.shared.watcher.as_ref()?.of(directory.to_owned()))
     }
 
-    /// Saves the beginning of a new log before anything is written. After a crash, the lines
-    /// written are then known by the log's length instead of by their timestamps, which several
-    /// lines may share.
-    async fn begin(&mut self) {
-        let (id, paths) = (self.id.clone(), self.paths.clone());
-        let noting = Arc::clone(&self.shared);
-        let begun = self.shared.blocking(&mut self.tail, move |tail| {
-            // The first read reports a log that cannot be opened.
-            let open = Tail::open(&paths, None).ok()?;
-            let beginning = open.beginning().ok()?;
-            *tail = Some(open);
-            let noted = noting.checkpoints.note(&id, beginning.as_ref()?);
-            if let Err(error) = noted {
-                tracing::warn!(
-                    container_id = id,
-                    %error,
-                    "cannot save the beginning of the log; after a crash, lines are matched by \
-                     timestamp"
-                );
-            }
-            beginning
-        });
-        self.position = begun.await.flatten();
-    }
-
     /// Converts the rest of a removed container's log: the engine's file is still readable while it
     /// is open.
     async fn convert_rest(&mut self) {
@@ -187,31 +159,41 @@ impl FileFollower {
 
     /// Converts new entries, up to a limit.
     async fn convert_new(&mut self) -> Result<DrainProgress, LogError> {
-        let (paths, position) = (self.paths.clone(), self.position.clone());
-        let counter = Arc::clone(&self.shared);
+        let (id, paths, position) = (self.id.clone(), self.paths.clone(), self.position.clone());
+        let shared = Arc::clone(&self.shared);
         let converted = self.shared.blocking(&mut self.tail, move |tail| {
+            let mut begun = None;
             let mut open = match tail.take() {
                 Some(open) => open,
-                None => Tail::open(&paths, position.as_ref())?,
+                None => {
+                    let open = Tail::open(&paths, position.as_ref())?;
+                    if position.is_none() {
+                        begun = open.beginning()?;
+                    }
+                    open
+                }
             };
+            if let Some(beginning) = &begun {
+                shared.note_beginning(&id, beginning);
+            }
             let position_lost = std::mem::take(&mut open.position_lost);
             let before = open.written();
             let drained = open.drain();
-            counter.count(open.written() - before, open.last);
-            open.hand_on_losses(&counter.losses);
+            shared.count(open.written() - before, open.last);
+            open.hand_on_losses(&shared.losses);
             let drained = drained.and_then(|drained| Ok((drained, open.position(false)?)));
             if drained.is_ok() {
                 *tail = Some(open);
             }
-            Ok((position_lost, drained))
+            Ok((begun, position_lost, drained))
         });
-        let (position_lost, converted) = match converted.await {
+        let (begun, position_lost, converted) = match converted.await {
             Some(result) => result?,
             None => return Ok(DrainProgress::Nothing),
         };
-        if position_lost {
-            // The loss must not be reported again.
-            self.position = None;
+        if begun.is_some() || position_lost {
+            // A loss must not be reported again.
+            self.position = begun;
         }
         let (drained, position) = converted?;
         if self.position.as_ref() != Some(&position) {

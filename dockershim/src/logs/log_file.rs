@@ -22,6 +22,13 @@ pub(super) struct LogPosition {
     size: u64,
 }
 
+impl LogPosition {
+    /// Whether nothing precedes it in its file.
+    pub(super) fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+}
+
 /// A log file opened for appending.
 #[derive(Debug)]
 pub(super) struct LogFile {
@@ -91,15 +98,20 @@ impl LogFile {
         let mut file = &*self.file;
         file.seek(SeekFrom::Start(from))?;
         file.read_to_end(&mut tail)?;
-        let Some(end) = tail.iter().rposition(|byte| *byte == b'\n') else {
-            return Ok(None);
+        let end = tail.iter().rposition(|byte| *byte == b'\n');
+        let whole = match end {
+            Some(end) => from + end as u64 + 1,
+            // Not a log: no line is that long.
+            None if from > 0 => return Ok(None),
+            None => 0,
         };
-        let whole = from + end as u64 + 1;
         if whole < self.size {
             self.file.set_len(whole)?;
             self.size = whole;
         }
-        let last = tail[..end].rsplit(|byte| *byte == b'\n').next();
+        let last = tail[..end.unwrap_or(0)]
+            .rsplit(|byte| *byte == b'\n')
+            .next();
         Ok(last.and_then(|line| cri::time(&String::from_utf8_lossy(line))))
     }
 }

@@ -316,6 +316,20 @@ impl Shared {
         look.await.unwrap_or_default()
     }
 
+    /// Saves the beginning of a new log before anything is written. After a crash, the lines
+    /// written are then known by the log's length instead of by their timestamps, which several
+    /// lines may share.
+    fn note_beginning(&self, id: &str, beginning: &Position) {
+        if let Err(error) = self.checkpoints.note(id, beginning) {
+            tracing::warn!(
+                container_id = id,
+                %error,
+                "cannot save the beginning of the log; after a crash, lines are matched by \
+                 timestamp"
+            );
+        }
+    }
+
     /// Removes the saved position of a log.
     async fn forget(self: &Arc<Self>, id: &str) {
         let (id, shared) = (id.to_owned(), Arc::clone(self));

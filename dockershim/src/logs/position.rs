@@ -13,6 +13,17 @@ pub struct Position {
     pub complete: bool,
 }
 
+impl Position {
+    /// Everything before `since` in the engine's stream is in the log before `log`.
+    pub(super) fn of_stream(since: StreamPosition, log: LogPosition) -> Self {
+        Self {
+            source: EnginePosition::Stream(since),
+            log,
+            complete: false,
+        }
+    }
+}
+
 /// A position in the engine's output of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -37,11 +48,7 @@ mod tests {
         let mut since = StreamPosition::default();
         for nanosecond in [1, 2_000_000_000, 1_795_000_000_123_456_789] {
             since.take(jiff::Timestamp::from_nanosecond(nanosecond).unwrap());
-            let position = Position {
-                source: EnginePosition::Stream(since.clone()),
-                log: log.position(),
-                complete: false,
-            };
+            let position = Position::of_stream(since.clone(), log.position());
             checkpoints.save("c", &position).unwrap();
             assert_eq!(checkpoints.load("c"), Some(position));
         }

@@ -1,3 +1,5 @@
+mod full_disk;
+
 use std::{
     fs::{self, OpenOptions},
     io::Write as _,

@@ -10,6 +10,10 @@ use e2e::{
     cri::{Cri, container, sandbox},
     node::Node,
 };
+use rustix::{
+    fs::statvfs,
+    mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount},
+};
 use tokio::{
     net::{TcpListener, UnixStream},
     sync::watch,
@@ -252,6 +256,43 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
     let heads: Vec<_> = found.iter().map(|line| line[1..3].join(" ")).collect();
     assert_eq!(heads, ["stderr F", "stdout P", "stdout P"], "{text}");
     assert_eq!(found[1][3].len() + found[2][3].len(), 20_003);
+}
+
+/// The parts of a long line have the same timestamp.
+#[tokio::test]
+async fn a_log_whose_disk_is_full_for_a_while_has_each_part_once() {
+    const LENGTH: usize = 200_000;
+    let mut node = Node::with_shim().await.unwrap();
+    let (endpoint, _breaks) = remote(&node).await;
+    node.stop_shim().await.unwrap();
+    let disk = node.path("logs/small");
+    fs::create_dir_all(&disk).unwrap();
+    mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), c"size=100k").unwrap();
+    node.start_shim_apart(&endpoint, &[]).await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let script = format!("head -c {LENGTH} /dev/zero | tr '\\0' x; echo; sleep 1000");
+    let logging = Logging::start(&node, &mut cri, "small", &script).await;
+    node.await_until("the disk is full", END, async |_| {
+        Ok(statvfs(&disk)?.f_bavail == 0)
+    })
+    .await
+    .unwrap();
+    mount_remount(&disk, MountFlags::empty(), c"size=1m").unwrap();
+    node.await_until("the log is whole", END, async |_| {
+        Ok(fs::read_to_string(&logging.log)?.contains(" F "))
+    })
+    .await
+    .unwrap();
+    let text = fs::read_to_string(&logging.log).unwrap();
+    let parts = text.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap());
+    assert_eq!(
+        parts.map(str::len).sum::<usize>(),
+        LENGTH,
+        "{}",
+        node.shim_log()
+    );
+    node.stop_shim().await.unwrap();
+    unmount(&disk, UnmountFlags::DETACH).unwrap();
 }
 
 #[tokio::test]
