@@ -25,5 +25,5 @@ for target in "${targets[@]}"; do
   [ ! -d "seeds/$target" ] || corpora+=("seeds/$target")
   echo "fuzzing $target for $seconds s"
   "$built/$target" -artifact_prefix="artifacts/$target/" -max_total_time="$seconds" \
-    -rss_limit_mb=4096 -timeout=10 -print_final_stats=1 "${corpora[@]}"
+    -rss_limit_mb=4096 -timeout=60 -print_final_stats=1 "${corpora[@]}"
 done
