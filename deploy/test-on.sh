@@ -3,7 +3,8 @@
 # such as cgroup v2 with systemd. Use a machine for tests: they make cgroups, mounts and network
 # namespaces. Binaries and scripts are copied to the directory of the same name there.
 # Variables whose names start with E2E_ are passed on. Temporary files are in /var/tmp: /tmp may be
-# in memory.
+# in memory. BINARIES is the directory of the shim and the kubelet if they are not the debug builds:
+# on a slow machine, release builds (`make build`, BINARIES=target/release) have less to wait for.
 # usage: test-on.sh [SSH-FLAG...] HOST [TEST-FLAG or FILTER...]
 #        test-on.sh -p 2222 -i key root@127.0.0.1 cgroups --test-threads 1
 set -euo pipefail
@@ -18,7 +19,7 @@ host=${1:?usage: test-on.sh [SSH-FLAG...] HOST [TEST-FLAG or FILTER...]}
 shift
 
 deploy/install.sh tests
-cargo build --workspace --bins
+[ -n "${BINARIES:-}" ] || cargo build --workspace --bins
 test=$(cargo test --package e2e --test node --no-run --message-format json |
   python3 -c 'import json, sys
 for line in sys.stdin:
@@ -31,8 +32,9 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 copy=$dir$PWD
 mkdir -p "$copy/target/debug/deps"
-strip -o "$copy/target/debug/kubelet" target/debug/kubelet
-strip -o "$copy/target/debug/dockershim" target/debug/dockershim
+for binary in kubelet dockershim; do
+  strip -o "$copy/target/debug/$binary" "${BINARIES:-target/debug}/$binary"
+done
 strip -o "$copy/target/debug/deps/node" "$test"
 cp -r deploy "$copy/"
 # The other machine may not reach PyPI.

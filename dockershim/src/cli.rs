@@ -82,12 +82,12 @@ pub struct Cli {
     /// Size at which the engine rotates a container's json-file log, in the engine's units (k, m
     /// and g are powers of 1000). The shim converts these files to the CRI log; for
     /// --log-driver=json-file
-    #[arg(long, value_name = "SIZE", default_value = "32m")]
+    #[arg(long, value_name = "SIZE", default_value = "8m")]
     pub engine_log_max_size: String,
 
     /// Number of such files that the engine keeps before it removes the oldest: output beyond that
     /// while the shim is down is lost. Files that the shim has converted are removed immediately
-    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub engine_log_max_file: u32,
 
     /// Directory for state that the engine cannot store

@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn the_engine_keeps_a_minute_of_a_log_by_default() {
         let log = config(&[]).unwrap().engine_log;
-        assert_eq!((log.max_size.as_str(), log.max_file), ("32m", 50));
+        assert_eq!((log.max_size.as_str(), log.max_file), ("8m", 200));
         let size: u64 = log.max_size.strip_suffix('m').unwrap().parse().unwrap();
         // The newest file may be almost empty.
         let kept = size * 1_000_000 * u64::from(log.max_file - 1);

@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Config, Error,
     cgroup_settings::CgroupSettings,
-    config::NetworkPlugin,
+    config::{LogDriver, NetworkPlugin},
     engine::{ConnectionState, Engine},
     images::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
     logs::Logs,
@@ -141,7 +141,8 @@ impl Shim {
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
         let layers_size = LayersSize::start(engine.clone(), images.clone(), stop.clone());
-        let stats = Stats::start(model.clone(), processes.clone(), stop.clone());
+        let has_backlogs = config.log_driver == LogDriver::JsonFile;
+        let stats = Stats::start(model.clone(), processes.clone(), has_backlogs, stop.clone());
         let shim = Arc::new(Self {
             exec_output: Arc::new(Bound::new("cri", "exec_output", EXEC_OUTPUT_LIMIT)),
             stats,

@@ -122,8 +122,8 @@ async fn followed(
 async fn engine_alone(node: &Node, script: &str) -> Duration {
     let docker = node.docker().unwrap();
     let bounds = [
-        ("max-size", "32m"),
-        ("max-file", "50"),
+        ("max-size", "8m"),
+        ("max-file", "200"),
         ("compress", "false"),
     ];
     let body = ContainerCreateBody {

@@ -206,6 +206,14 @@ pub(super) fn trim(path: &Path, taken: &FilePosition) -> io::Result<()> {
     Ok(())
 }
 
+/// The bytes on disk of the files that are older than those that are kept: the shim has not
+/// converted them, or has done so a moment ago.
+pub(crate) fn backlog(path: &Path) -> u64 {
+    let older = (KEPT..).map(|n| format!("{}.{n}", path.display()));
+    let found = older.map_while(|path| fs::metadata(path).ok());
+    found.map(|file| file.blocks() * 512).sum()
+}
+
 /// The existing files, newest first. The engine may be renaming them, so the list is read until two
 /// reads agree.
 fn files(path: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {

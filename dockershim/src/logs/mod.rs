@@ -40,6 +40,7 @@ use tokio::{
 
 use crate::{Error, checkpoint::Checkpoints, config::LogDriver, engine::Engine, model::Container};
 use api_follower::ApiFollower;
+pub(crate) use engine_file::backlog;
 use file_follower::{FileFollower, FollowerCommand};
 pub use json_file::to_cri;
 use log_file::LogFile;

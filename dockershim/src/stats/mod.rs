@@ -49,16 +49,18 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Starts the measurement of writable layers, until `stop`.
+    /// Starts the measurement of writable layers, until `stop`. `has_backlogs`: the engine keeps
+    /// output for the shim.
     pub fn start(
         model: Arc<Model>,
         processes: Arc<Processes>,
+        has_backlogs: bool,
         stop: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
             cgroups: CgroupCache::new(Arc::clone(&processes)),
             namespaces: NetworkNamespaces::new(Arc::clone(&processes)),
-            layers: WritableLayers::start(model, Arc::clone(&processes), stop),
+            layers: WritableLayers::start(model, Arc::clone(&processes), has_backlogs, stop),
             processes,
             cpu_rates: CpuRates::default(),
             permits: Arc::new(Semaphore::new(CONCURRENCY)),

@@ -4,8 +4,16 @@
 //!
 //! A measurement walks through all files, so it happens in the background: one directory at a time,
 //! for at most a fixed share of the time, and only while stats are being requested.
+//!
+//! The container's output that the engine keeps for the shim is included: it is in the same file
+//! system, and a container that writes faster than the shim reads may fill it.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use cri_proto::runtime::v1::ContainerState;
 use parking_lot::Mutex;
@@ -17,6 +25,7 @@ use tree_walk::DiskWalk;
 use super::upper_dir;
 use crate::{
     clock::now,
+    logs::backlog,
     model::{Container, Id, Model},
     process::Processes,
 };
@@ -59,6 +68,7 @@ pub struct WritableLayers {
     last_requested: Mutex<Option<Instant>>,
     /// The number of partial measurements.
     pub in_part: Counter,
+    has_backlogs: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -71,13 +81,18 @@ struct Outcome {
 }
 
 impl WritableLayers {
-    /// Starts the measuring task, which runs until `stop`.
+    /// Starts the measuring task, which runs until `stop`. `has_backlogs`: the engine keeps output
+    /// for the shim.
     pub fn start(
         model: Arc<Model>,
         processes: Arc<Processes>,
+        has_backlogs: bool,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let layers = Arc::new(Self::default());
+        let layers = Arc::new(Self {
+            has_backlogs,
+            ..Self::default()
+        });
         let work = Arc::clone(&layers).run(model, processes);
         tokio::spawn(stop.run_until_cancelled_owned(work));
         layers
@@ -145,7 +160,7 @@ impl WritableLayers {
             match self.next(&model) {
                 Some(container) if wanted => {
                     let began = Instant::now();
-                    let found = measure(Arc::clone(&container), &processes).await;
+                    let found = measure(&container, &processes, self.has_backlogs).await;
                     let outcome = Outcome {
                         at: Instant::now(),
                         took: began.elapsed(),
@@ -213,10 +228,14 @@ fn is_due(container: &Container, last: &Outcome, interval: Duration) -> bool {
 }
 
 /// Measures a container's writable layer in slices.
-async fn measure(container: Arc<Container>, processes: &Arc<Processes>) -> Option<Measurement> {
+async fn measure(
+    container: &Arc<Container>,
+    processes: &Arc<Processes>,
+    has_backlog: bool,
+) -> Option<Measurement> {
     let mut walk = None;
     loop {
-        let (container, processes) = (Arc::clone(&container), Arc::clone(processes));
+        let (container, processes) = (Arc::clone(container), Arc::clone(processes));
         let slice = tokio::task::spawn_blocking(move || {
             let began = Instant::now();
             let mut walk = match walk {
@@ -224,14 +243,19 @@ async fn measure(container: Arc<Container>, processes: &Arc<Processes>) -> Optio
                 None => DiskWalk::start(&directory(&container, &processes)?).ok()?,
             };
             let done = !walk.go_on(|| began.elapsed() < SLICE);
-            Some((walk, done, began.elapsed()))
+            let backlog = if done && has_backlog {
+                backlog(Path::new(&container.engine_log))
+            } else {
+                0
+            };
+            Some((walk, done, backlog, began.elapsed()))
         });
-        let (advanced, done, took) = slice.await.ok().flatten()?;
+        let (advanced, done, backlog, took) = slice.await.ok().flatten()?;
         tokio::time::sleep(took * REST).await;
         if done {
             return Some(Measurement {
                 timestamp: now(),
-                bytes: advanced.bytes(),
+                bytes: advanced.bytes() + backlog,
                 inodes: advanced.inodes(),
                 is_partial: advanced.is_partial(),
             });

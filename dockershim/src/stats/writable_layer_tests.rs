@@ -9,10 +9,9 @@ fn processes() -> Arc<Processes> {
     Arc::new(Processes::new(EngineLocality::default()))
 }
 
-fn put(model: &Model, id: &str, state: ContainerState, upper_dir: &str) {
-    let container = Container {
+fn container(state: ContainerState, upper_dir: &str) -> Container {
+    Container {
         status: ContainerStatus {
-            id: id.into(),
             state: state.into(),
             finished_at: i64::from(state == ContainerState::ContainerExited),
             ..Default::default()
@@ -26,7 +25,15 @@ fn put(model: &Model, id: &str, state: ContainerState, upper_dir: &str) {
         image_mounts: Default::default(),
         upper_dir: upper_dir.into(),
         provisional: false,
-    };
+    }
+}
+
+fn put(model: &Model, id: &str, state: ContainerState, upper_dir: &str) {
+    put_container(model, id, container(state, upper_dir));
+}
+
+fn put_container(model: &Model, id: &str, mut container: Container) {
+    container.status.id = id.into();
     let record = Record::Container(Arc::new(container));
     model.put(&model.ticket(), id, Some(record));
 }
@@ -41,7 +48,7 @@ async fn layers_are_measured_only_when_somebody_asks() {
     put(&model, "none", ContainerState::ContainerRunning, "");
     put(&model, "gone", ContainerState::ContainerRunning, "/no/such");
     let stop = CancellationToken::new();
-    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), true, stop.clone());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(layers.of("a"), None);
     layers.request();
@@ -71,6 +78,35 @@ async fn layers_are_measured_only_when_somebody_asks() {
 }
 
 #[tokio::test]
+async fn output_that_the_engine_keeps_for_the_shim_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let upper = dir.path().join("upper");
+    std::fs::create_dir(&upper).unwrap();
+    let log = dir.path().join("c-json.log");
+    for suffix in ["", ".1", ".2", ".3", ".4"] {
+        let path = format!("{}{suffix}", log.display());
+        std::fs::write(path, vec![1; 256 << 10]).unwrap();
+    }
+    for (has_backlogs, bytes) in [(true, 512 << 10), (false, 0)] {
+        let model = Arc::new(Model::new());
+        let mut container = container(ContainerState::ContainerRunning, upper.to_str().unwrap());
+        container.engine_log = log.display().to_string();
+        put_container(&model, "c", container);
+        let stop = CancellationToken::new();
+        let layers =
+            WritableLayers::start(Arc::clone(&model), processes(), has_backlogs, stop.clone());
+        layers.recent(&model, Duration::from_secs(60)).await;
+        let found = layers.of("c").unwrap();
+        // Two of the files, besides the directory.
+        assert!(
+            (bytes..bytes + (64 << 10)).contains(&found.bytes),
+            "{found:?}"
+        );
+        stop.cancel();
+    }
+}
+
+#[tokio::test]
 async fn a_first_measurement_can_be_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let model = Arc::new(Model::new());
@@ -81,7 +117,7 @@ async fn a_first_measurement_can_be_waited_for() {
     put(&model, "none", ContainerState::ContainerRunning, "");
     put(&model, "gone", ContainerState::ContainerRunning, "/no/such");
     let stop = CancellationToken::new();
-    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), true, stop.clone());
     layers.recent(&model, Duration::from_secs(60)).await;
     assert!(layers.of("a").is_some() && layers.of("b").is_some());
     // No task measures any more, so the wait ends at the limit.
@@ -98,7 +134,7 @@ async fn what_was_written_since_is_reported_after_seconds() {
     let upper = dir.path().to_str().unwrap();
     put(&model, "a", ContainerState::ContainerRunning, upper);
     let stop = CancellationToken::new();
-    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), true, stop.clone());
     let limit = Duration::from_secs(60);
     layers.recent(&model, limit).await;
     let first = layers.of("a").unwrap().bytes;
@@ -173,7 +209,7 @@ async fn a_measurement_of_a_part_is_told_and_counted() {
     let upper = dir.0.path().to_str().unwrap();
     put(&model, "deep", ContainerState::ContainerRunning, upper);
     let stop = CancellationToken::new();
-    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), true, stop.clone());
     layers.recent(&model, Duration::from_secs(300)).await;
     let found = layers.of("deep").unwrap();
     assert!(found.is_partial && found.inodes > tree_walk::MAX_DEPTH as u64);
