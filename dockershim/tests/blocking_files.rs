@@ -25,7 +25,7 @@ use support::{FakeEngine, node::Node};
 use tokio::time::timeout;
 use tonic::Request;
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 /// The interval at which blocked readers are released.
 const AGAIN: Duration = Duration::from_millis(10);
 

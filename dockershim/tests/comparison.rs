@@ -104,7 +104,7 @@ async fn an_image_that_cannot_be_inspected_costs_itself_alone() {
         let images = node.service.list_images(request).await?.into_inner().images;
         Ok::<_, tonic::Status>(images.len())
     };
-    for _ in 0..500 {
+    for _ in 0..2500 {
         if listed().await.is_ok() {
             break;
         }
@@ -133,7 +133,7 @@ async fn after_a_reconnect_the_shim_is_not_ready_and_mutations_wait_until_the_co
     let mut engine = FakeEngine::start();
     let node = Node::synced(&engine).await;
     engine.stop();
-    for _ in 0..500 {
+    for _ in 0..2500 {
         if !node.ready().await.0 {
             break;
         }

@@ -54,7 +54,7 @@ async fn images_are_told_of_while_the_engine_counts() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), counted)
+    tokio::time::timeout(Duration::from_secs(60), counted)
         .await
         .unwrap();
 }

@@ -84,7 +84,7 @@ async fn what_was_missed_while_the_event_stream_was_broken_is_caught_up() {
     assert_eq!(node.list().await.unwrap().len(), 2);
 
     engine.stop();
-    for _ in 0..500 {
+    for _ in 0..2500 {
         if !node.ready().await.0 {
             break;
         }

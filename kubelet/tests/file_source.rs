@@ -48,7 +48,7 @@ impl Running {
 
     /// The next update: its operation and the names of its pods.
     async fn next(&mut self) -> (PodOperation, Vec<String>) {
-        let update = time::timeout(Duration::from_secs(10), self.updates.recv())
+        let update = time::timeout(Duration::from_secs(60), self.updates.recv())
             .await
             .expect("an update in time")
             .expect("a source that runs");
@@ -201,7 +201,7 @@ async fn a_file_that_never_was_good_holds_readiness_back() {
         running.next().await,
         (PodOperation::Add, names(&["b-node"]))
     );
-    time::timeout(Duration::from_secs(5), async {
+    time::timeout(Duration::from_secs(60), async {
         while !running.config.seen_all_sources() {
             time::sleep(Duration::from_millis(5)).await;
         }

@@ -47,7 +47,7 @@ fn limits(process: &Process) -> Vec<String> {
 }
 
 async fn until(process: &Process, expected: &str) {
-    let waited = timeout(Duration::from_secs(20), async {
+    let waited = timeout(Duration::from_secs(60), async {
         while limits(process) != [expected, expected] {
             sleep(Duration::from_millis(20)).await;
         }
@@ -77,7 +77,7 @@ async fn as_many_files_may_be_open_as_are_configured_or_allowed() {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(Duration::from_secs(20), is_started).await.unwrap();
+        timeout(Duration::from_secs(60), is_started).await.unwrap();
         let output = kubelet.output();
         assert_eq!(
             output.matches("maxOpenFiles (").count(),

@@ -50,7 +50,7 @@ fn socket(dir: &Path) -> PathBuf {
 }
 
 async fn until(kubelet: &Process, what: &str, mut holds: impl FnMut() -> bool) {
-    let waited = timeout(Duration::from_secs(30), async {
+    let waited = timeout(Duration::from_secs(60), async {
         while !holds() {
             sleep(Duration::from_millis(20)).await;
         }
@@ -61,7 +61,7 @@ async fn until(kubelet: &Process, what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 async fn output_of_its_end(kubelet: &mut Process) -> String {
-    let ended = timeout(Duration::from_secs(30), async {
+    let ended = timeout(Duration::from_secs(60), async {
         while kubelet.check_runs().is_ok() {
             sleep(Duration::from_millis(20)).await;
         }

@@ -349,7 +349,7 @@ async fn clients_that_ask_for_nothing_make_room_for_those_that_ask() {
                 }
                 idle.push(stream);
             }
-            let answer = time::timeout(Duration::from_secs(5), get(address, "/healthz")).await;
+            let answer = time::timeout(Duration::from_secs(9), get(address, "/healthz")).await;
             let (status, _) = answer.expect("an answer in time");
             assert_eq!(status, 200, "whether they asked before: {asked}");
         }

@@ -79,7 +79,7 @@ impl Served {
     }
 
     async fn next(&mut self) -> PodUpdate {
-        let update = timeout(Duration::from_secs(10), self.updates.recv()).await;
+        let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
         update
             .expect("an update in time")
             .expect("a source that runs")
@@ -210,7 +210,7 @@ async fn headers_stay_on_the_host_that_they_were_given_for() {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(10), asked).await.unwrap();
+    timeout(Duration::from_secs(60), asked).await.unwrap();
     for (requests, sent) in [
         (at_first, true),
         (at_second, true),

@@ -10,7 +10,7 @@ use crate::{cri::Cri, node::Node};
 
 /// The deadline for the shim to notice a change of the configuration directory, and for the kernel
 /// to remove a network namespace.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(25);
 /// The prefix of the addresses of the pods on [`bridge`].
 pub const SUBNET: &str = "10.88.0.";
 

@@ -22,7 +22,7 @@ pub const PASSWORD: &str = "secret";
 const HTPASSWD: &str = "user:$2b$04$qv.46q7sjKrXatl9dLw5BO1.p336BpJf/GXT.3i3ko3u/kDPJzTAe\n";
 
 /// The deadline for the registry to listen.
-const STARTUP: Duration = Duration::from_secs(20);
+const STARTUP: Duration = Duration::from_secs(60);
 
 /// A running registry.
 #[derive(Debug)]

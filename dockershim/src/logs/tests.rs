@@ -59,13 +59,13 @@ impl World {
     }
 
     async fn until(&self, what: &str, condition: impl Fn() -> bool) {
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             if condition() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("timeout after 10 s: {what}");
+        panic!("timeout after 60 s: {what}");
     }
 }
 

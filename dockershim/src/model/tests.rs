@@ -108,7 +108,7 @@ async fn a_waiter_wakes_when_its_condition_holds() {
         model.put(&model.ticket(), "a", Some(container("a", "s", Running)));
     };
     let both = async { tokio::join!(wait, change) };
-    tokio::time::timeout(Duration::from_secs(2), both)
+    tokio::time::timeout(Duration::from_secs(60), both)
         .await
         .unwrap();
 }

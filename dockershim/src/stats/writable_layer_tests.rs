@@ -53,7 +53,7 @@ async fn layers_are_measured_only_when_somebody_asks() {
     assert_eq!(layers.of("a"), None);
     layers.request();
     let mut found = None;
-    for _ in 0..500 {
+    for _ in 0..6000 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         found = layers.of("a");
         if found.is_some() {
@@ -67,7 +67,7 @@ async fn layers_are_measured_only_when_somebody_asks() {
     // A removed container is forgotten.
     model.remove("a");
     layers.request();
-    for _ in 0..500 {
+    for _ in 0..6000 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if layers.of("a").is_none() {
             break;

@@ -258,13 +258,14 @@ impl Drop for FakeEngine {
 
 /// Waits until `condition` holds, for 5 seconds at most.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..500 {
+    // Less than the interval at which the shim compares its model, which finds missed events.
+    for _ in 0..2500 {
         if condition() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("timeout after 5 s: {what}");
+    panic!("timeout after 25 s: {what}");
 }
 
 impl State {

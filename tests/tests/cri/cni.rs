@@ -15,8 +15,9 @@ use e2e::{
 use serde_json::{Value, json};
 use tonic::Code;
 
-/// The time for the shim to notice changes of the engine or of the configuration directory.
-const SOON: Duration = Duration::from_secs(10);
+/// The time for the shim to notice changes of the engine or of the configuration directory; less than
+/// the interval at which it compares its model, which finds missed events.
+const SOON: Duration = Duration::from_secs(25);
 async fn ip(cri: &mut Cri, pod: &str) -> String {
     let network = cri.pod_status(pod).await.unwrap().network;
     network.unwrap_or_default().ip

@@ -19,8 +19,8 @@ use e2e::{
 };
 use serde_json::json;
 
-/// The time for the shim to follow the engine.
-const SOON: Duration = Duration::from_secs(10);
+/// The time for the shim to follow the engine; less than the interval at which it compares its model.
+const SOON: Duration = Duration::from_secs(25);
 /// The time to wait for a plugin that is still running.
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -20,8 +20,8 @@ use e2e::{
     node::Node,
 };
 
-/// The time for the shim to follow the engine.
-const SOON: Duration = Duration::from_secs(10);
+/// The time for the shim to follow the engine; less than the interval at which it compares its model.
+const SOON: Duration = Duration::from_secs(25);
 
 async fn await_sandbox(node: &Node, cri: &Cri, id: &str, state: PodSandboxState) {
     let what = format!("sandbox {id} is {state:?}");

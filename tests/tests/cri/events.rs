@@ -19,7 +19,7 @@ use e2e::{
 };
 use tonic::{Code, Streaming, transport::Endpoint};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 async fn listen(cri: &mut Cri) -> Streaming<ContainerEventResponse> {
     let request = cri::GetEventsRequest {};

@@ -11,7 +11,7 @@ use e2e::{
 use tonic::{Code, Request};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// Longer than any step takes that does not hang.
 const LIMIT: Duration = Duration::from_secs(120);
 /// A command with a child; both run for long and ignore TERM and HUP.

@@ -11,7 +11,7 @@ use e2e::{
 use tonic::Code;
 
 const SLEEP: &[&str] = &["sleep", "1000"];
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn image_mount(path: &str, sub_path: &str) -> cri::Mount {
     cri::Mount {

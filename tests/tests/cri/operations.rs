@@ -28,7 +28,7 @@ use tokio::{
 use tonic::{Code, transport::Endpoint};
 
 /// The time for the shim to notice a change of the engine's state.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(25);
 
 /// A node whose shim serves metrics and health, and the address of both.
 async fn watched_node() -> (Node, String) {

@@ -19,7 +19,7 @@ use tonic::Code;
 const MIB: u64 = 1 << 20;
 const SECOND: f64 = 1e9;
 /// The time for the live model to follow the engine, and for a small layer to be measured.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(60);
 
 fn number(value: Option<UInt64Value>) -> u64 {
     value.unwrap().value

@@ -361,13 +361,13 @@ mod tests {
         let (dir, plugins) = plugin(script);
         let run = tokio::spawn(async move { plugins.run("test", Verb::Check, None, b"").await });
         let eventually = async |what: &str, is_so: &dyn Fn() -> bool| {
-            for _ in 0..500 {
+            for _ in 0..6000 {
                 if is_so() {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            panic!("timeout after 5 s: {what}");
+            panic!("timeout after 60 s: {what}");
         };
         let number = || fs::read_to_string(dir.path().join("pid")).unwrap_or_default();
         eventually("it runs", &|| !number().is_empty()).await;

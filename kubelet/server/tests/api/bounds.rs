@@ -14,8 +14,9 @@ use crate::{
     streams::streaming_server,
 };
 
-/// The deadline for clients that are served.
-const SOON: Duration = Duration::from_secs(5);
+/// The deadline for clients that are served: the server closes connections without a request after
+/// ten seconds, which must not be what helps.
+const SOON: Duration = Duration::from_secs(9);
 /// The limit of connections to the secure port.
 const ROOM: usize = 1024;
 

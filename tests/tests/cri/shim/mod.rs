@@ -7,4 +7,4 @@ mod requests;
 use std::time::Duration;
 
 /// The time for the live model to follow the engine.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(25);

@@ -16,7 +16,7 @@ use e2e::{cri::CommandResult, node::Node};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const OUTPUTS: RequestedStreams = RequestedStreams {
     stdin: false,
     stdout: true,

@@ -11,7 +11,7 @@ use e2e::{
 };
 
 /// The time for the shim to see a new image.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Every key with a meaning to the shim or cri-dockerd, with a value that would have an effect if
 /// trusted. `DIRECTORY` is replaced by a directory of the test.

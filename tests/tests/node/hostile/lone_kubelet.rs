@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use test_run::process::Process;
 use tokio::time::{sleep, timeout};
 
-const STARTUP: Duration = Duration::from_secs(20);
+const STARTUP: Duration = Duration::from_secs(60);
 
 /// The kubelet; it stops when dropped.
 pub(crate) struct LoneKubelet {
