@@ -6,6 +6,7 @@
 
 pub mod bounded_io;
 pub mod clock;
+pub mod cpu_set;
 pub mod file_work;
 pub mod files;
 pub mod host_ips;

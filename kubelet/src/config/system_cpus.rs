@@ -1,12 +1,12 @@
 //! `reservedSystemCPUs`: CPUs reserved by number. Only their count is used.
 
-use std::{collections::BTreeSet, fs};
+use std::fs;
+
+use kubelet_host::cpu_set::CpuSet;
 
 use super::{faults::Faults, kubelet_configuration::KubeletConfiguration};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// More than any machine has.
-const MOST: u32 = 1 << 16;
 
 /// Replaces the `cpu` amounts of `systemReserved` and `kubeReserved` with the number of
 /// `reservedSystemCPUs`. Reads the host's `/sys`: briefly blocking.
@@ -26,34 +26,20 @@ fn reserve_of(online: &str, config: &mut KubeletConfiguration) -> Vec<String> {
     let mut refuse = |rule: &str| {
         faults.add("reservedSystemCPUs", format_args!("{list:?}"), rule);
     };
-    match (parse(list), parse(online)) {
-        (None, _) => refuse("must be CPU numbers and ranges, such as 0-1,4"),
-        (Some(cpus), Some(online_cpus)) if !cpus.is_subset(&online_cpus) => {
+    match (list.parse::<CpuSet>(), online.parse::<CpuSet>()) {
+        (Err(_), _) => refuse("must be CPU numbers and ranges, such as 0-1,4"),
+        (Ok(cpus), Ok(online_cpus)) if !cpus.is_subset(&online_cpus) => {
             refuse(&format!(
                 "must be online CPUs of this machine, which are {online}"
             ));
         }
-        (Some(cpus), _) => {
+        (Ok(cpus), _) => {
             let count = cpus.len().to_string();
             config.kube_reserved.remove("cpu");
             config.system_reserved.insert("cpu".to_owned(), count);
         }
     }
     faults.into_list()
-}
-
-/// Parses a CPU list in the kernel's format.
-fn parse(list: &str) -> Option<BTreeSet<u32>> {
-    let mut cpus = BTreeSet::new();
-    for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last >= MOST {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
 }
 
 #[cfg(test)]

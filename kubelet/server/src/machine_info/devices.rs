@@ -31,7 +31,7 @@ fn disk(name: String, files: &MachineFiles) -> Option<(String, Disk)> {
     let numbers = files.text(&path("dev"))?;
     let (major, minor) = numbers.split_once(':')?;
     let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
-    let sectors: u64 = files.number(&path("size"))?;
+    let sectors: u64 = files.value(&path("size"))?;
     let schedulers = files.text(&path("queue/scheduler")).unwrap_or_default();
     let disk = Disk {
         major,
@@ -62,8 +62,8 @@ pub(super) fn network_devices(files: &MachineFiles) -> Vec<NetworkDevice> {
             NetworkDevice {
                 mac_address: files.text(&path("address")).unwrap_or_default(),
                 // The kernel refuses to read the speed of some devices.
-                speed: files.number(&path("speed")).unwrap_or_default(),
-                mtu: files.number(&path("mtu")).unwrap_or_default(),
+                speed: files.value(&path("speed")).unwrap_or_default(),
+                mtu: files.value(&path("mtu")).unwrap_or_default(),
                 name,
             }
         })

@@ -35,8 +35,8 @@ impl MachineFiles {
         texts.next().unwrap_or_default()
     }
 
-    /// A file that consists of a number.
-    pub(super) fn number<N: FromStr>(&self, path: &str) -> Option<N> {
+    /// A file that consists of one value, such as a number.
+    pub(super) fn value<V: FromStr>(&self, path: &str) -> Option<V> {
         self.text(path)?.parse().ok()
     }
 

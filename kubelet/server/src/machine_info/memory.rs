@@ -24,7 +24,7 @@ pub(super) fn huge_pages(dir: &str, files: &MachineFiles) -> Vec<HugePages> {
             let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
             Some(HugePages {
                 page_size: size.parse().ok()?,
-                num_pages: files.number(&format!("{dir}/{name}/nr_hugepages"))?,
+                num_pages: files.value(&format!("{dir}/{name}/nr_hugepages"))?,
             })
         })
         .collect();
@@ -39,7 +39,7 @@ pub(super) fn modules(files: &MachineFiles) -> BTreeMap<String, MemoryModules> {
         let controller = format!("{CONTROLLERS}/mc{controller}");
         for module in files.numbered(&controller, "dimm") {
             let module = format!("{controller}/dimm{module}");
-            let mebibytes: Option<u64> = files.number(&format!("{module}/size"));
+            let mebibytes: Option<u64> = files.value(&format!("{module}/size"));
             let kind = files.text(&format!("{module}/dimm_mem_type"));
             let (Some(mebibytes), Some(kind)) = (mebibytes, kind) else {
                 continue;

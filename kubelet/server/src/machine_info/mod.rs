@@ -107,7 +107,7 @@ fn read(files: &MachineFiles) -> MachineInfo {
         num_books,
         num_drawers,
         cpu_frequency_khz: files
-            .number("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+            .value("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
             .unwrap_or_else(|| frequency(&cpuinfo)),
         memory_capacity: bytes("MemTotal:"),
         swap_capacity: bytes("SwapTotal:"),

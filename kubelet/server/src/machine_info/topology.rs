@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kubelet_host::cpu_set::CpuSet;
+
 use super::{
     format::{Cache, Core, HugePages, Node},
     machine_files::MachineFiles,
@@ -20,8 +22,8 @@ pub(super) struct Topology {
 impl Topology {
     /// Reads the online CPUs, by NUMA node; by socket if there are no nodes.
     pub(super) fn read(files: &MachineFiles) -> Self {
-        let online = files.text(&format!("{CPUS}/online"));
-        let is_online = |cpu: &u32| online.as_ref().is_none_or(|list| contains(list, *cpu));
+        let online: Option<CpuSet> = files.value(&format!("{CPUS}/online"));
+        let is_online = |cpu: &u32| online.as_ref().is_none_or(|online| online.contains(*cpu));
         let cpus_of = |dir: &str| {
             let mut cpus = files.numbered(dir, "cpu");
             cpus.retain(is_online);
@@ -55,7 +57,7 @@ impl Topology {
     fn by_socket(cpus: &[u32], files: &MachineFiles) -> Self {
         let mut sockets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for cpu in cpus {
-            if let Some(socket) = files.number(&of_cpu(*cpu, "physical_package_id")) {
+            if let Some(socket) = files.value(&of_cpu(*cpu, "physical_package_id")) {
                 sockets.entry(socket).or_default().push(*cpu);
             }
         }
@@ -113,7 +115,7 @@ fn cores(cpus: &[u32], files: &MachineFiles) -> Vec<Core> {
     let mut cores: Vec<Core> = Vec::new();
     let mut known = BTreeMap::new();
     for cpu in cpus {
-        let number = |property| files.number::<u32>(&of_cpu(*cpu, property));
+        let number = |property| files.value::<u32>(&of_cpu(*cpu, property));
         let (Some(core_id), Some(socket_id)) = (number("core_id"), number("physical_package_id"))
         else {
             continue;
@@ -182,10 +184,10 @@ fn cache(dir: &str, files: &MachineFiles) -> Option<(Cache, usize)> {
     let size = files.text(&format!("{dir}/size"))?;
     let kibibytes: u64 = size.strip_suffix('K')?.parse().ok()?;
     let cache = Cache {
-        id: files.number(&format!("{dir}/id"))?,
+        id: files.value(&format!("{dir}/id"))?,
         size: kibibytes.checked_mul(1024)?,
         kind: files.text(&format!("{dir}/type"))?,
-        level: files.number(&format!("{dir}/level"))?,
+        level: files.value(&format!("{dir}/level"))?,
     };
     let shared = files.text(&format!("{dir}/shared_cpu_map"))?;
     let bits = shared
@@ -193,13 +195,4 @@ fn cache(dir: &str, files: &MachineFiles) -> Option<(Cache, usize)> {
         .filter_map(|digit| digit.to_digit(16))
         .map(|digit| digit.count_ones() as usize);
     Some((cache, bits.sum()))
-}
-
-/// Whether a list such as `0-3,8` has this CPU.
-fn contains(list: &str, cpu: u32) -> bool {
-    list.split(',').any(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let bounds = first.parse::<u32>().ok().zip(last.parse::<u32>().ok());
-        bounds.is_some_and(|(first, last)| (first..=last).contains(&cpu))
-    })
 }
