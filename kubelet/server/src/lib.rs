@@ -48,6 +48,7 @@ use std::{
 
 use axum::{Router, serve::ListenerExt as _};
 use cri_streaming::connections::ConnectionLimiter;
+use kubelet_machine_info::MachineReader;
 use kubelet_metrics::Collector;
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
@@ -58,7 +59,6 @@ use self::{
     access::AccessError,
     bounds::{BoundMetrics, Gates},
     connection::{Limits, OPEN_ROOM, Service},
-    machine_info::MachineReader,
     metrics::{Collectors, HttpMetrics},
     options::ServerOptions,
     secure::SecurePort,

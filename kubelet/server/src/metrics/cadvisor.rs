@@ -9,11 +9,11 @@ mod machine;
 mod page;
 mod rows;
 
+use kubelet_machine_info::MachineReader;
 use kubelet_metrics::Exposition;
 use kubelet_stats::{Depth, StatsError};
 
 use super::NodeView;
-use crate::machine_info::MachineReader;
 
 /// A container has about this much text.
 const BYTES_PER_ROW: usize = 10 * 1024;

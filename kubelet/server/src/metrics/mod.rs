@@ -14,12 +14,13 @@ use axum::{
     routing::get,
 };
 use kubelet_host::repeatable::blocking;
+use kubelet_machine_info::MachineReader;
 use kubelet_metrics::{Collector, Exposition};
 use tracing::warn;
 
 pub(super) use self::http::{HttpMetrics, ServerType};
 use self::process::Process;
-use super::{NodeView, machine_info::MachineReader, response::error};
+use super::{NodeView, response::error};
 
 /// Collectors in addition to the node's own.
 pub(super) type Collectors = Arc<[Arc<dyn Collector>]>;

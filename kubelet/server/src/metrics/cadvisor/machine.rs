@@ -1,8 +1,7 @@
 //! The metrics of the machine, and the versions of its software.
 
+use kubelet_machine_info::MachineInfo;
 use kubelet_metrics::{Exposition, Labels};
-
-use crate::machine_info::MachineInfo;
 
 /// Writes the metrics; none but the error if the machine could not be read.
 pub(super) fn write(machine: Option<&MachineInfo>, page: &mut Exposition) {
@@ -134,8 +133,9 @@ fn identity(machine: &MachineInfo) -> Labels {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_machine_info::MemoryModules;
+
     use super::*;
-    use crate::machine_info::MemoryModules;
 
     fn text(machine: Option<&MachineInfo>) -> String {
         let mut page = Exposition::default();

@@ -1,5 +1,7 @@
-//! The machine's hardware, in the format of cAdvisor's `MachineInfo`: `/spec/`, and what the
-//! metrics `machine_*` are made of.
+//! The machine's hardware, in the format of cAdvisor's `MachineInfo`, from the host's files below
+//! `/proc`, `/sys` and `/etc`.
+
+#![forbid(unsafe_code)]
 
 mod devices;
 mod file_systems;
@@ -10,22 +12,21 @@ mod topology;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use axum::{Router, http::StatusCode, routing::get};
 use kubelet_host::{clock, machine::os_image, repeatable::blocking};
 use tokio::{sync::Mutex, task::JoinError, time::Instant};
 
-pub(crate) use self::format::MachineInfo;
-#[cfg(test)]
-pub(crate) use self::format::MemoryModules;
+pub use self::format::{
+    Cache, Core, Disk, FileSystem, HugePages, MachineInfo, MemoryModules, NetworkDevice, Node,
+    NonVolatileMemory,
+};
 use self::{machine_files::MachineFiles, topology::Topology};
-use super::response::{error, json};
 
 /// How long a reading is valid: cAdvisor's `update_machine_info_interval`.
 const VALID: Duration = Duration::from_secs(300);
 
 /// Reads the machine's data, at most once in five minutes. Clones share what was read.
 #[derive(Clone, Debug)]
-pub(crate) struct MachineReader {
+pub struct MachineReader {
     root: PathBuf,
     last: Arc<Mutex<Option<Reading>>>,
 }
@@ -38,7 +39,7 @@ struct Reading {
 
 impl MachineReader {
     /// A reader of the machine whose root file system is at `root`.
-    pub(crate) fn new(root: PathBuf) -> Self {
+    pub fn new(root: PathBuf) -> Self {
         Self {
             root,
             last: Arc::default(),
@@ -49,7 +50,7 @@ impl MachineReader {
     ///
     /// # Errors
     /// The reading panicked.
-    pub(crate) async fn read(&self) -> Result<Arc<MachineInfo>, JoinError> {
+    pub async fn read(&self) -> Result<Arc<MachineInfo>, JoinError> {
         let mut last = self.last.lock().await;
         if let Some(reading) = &*last
             && reading.at.elapsed() < VALID
@@ -73,22 +74,6 @@ impl MachineReader {
         });
         Ok(machine)
     }
-}
-
-pub(super) fn routes(reader: MachineReader) -> Router {
-    let answer = get(move || async move {
-        let machine = match reader.read().await {
-            Ok(machine) => machine,
-            Err(panicked) => return error(StatusCode::INTERNAL_SERVER_ERROR, panicked),
-        };
-        match serde_json::to_string(&*machine) {
-            Ok(text) => json(text),
-            Err(fault) => error(StatusCode::INTERNAL_SERVER_ERROR, fault),
-        }
-    });
-    Router::new()
-        .route("/spec", answer.clone())
-        .route("/spec/", answer)
 }
 
 /// All but the file systems.
