@@ -35,7 +35,9 @@ pub enum Packing {
 
 /// Fewer CPUs are available than requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not enough cpus available to satisfy request: requested={requested}, available={available}")]
+#[error(
+    "not enough cpus available to satisfy request: requested={requested}, available={available}"
+)]
 pub struct NotEnoughCpus {
     requested: usize,
     available: usize,

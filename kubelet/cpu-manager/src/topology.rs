@@ -102,6 +102,9 @@ impl CpuTopology {
     /// The average number of CPUs at a level, rounded down, as upstream: if a machine has cores of
     /// different sizes, it is none of them.
     pub fn cpus_per(&self, level: Level) -> usize {
-        self.cpus.len().checked_div(self.all(level).len()).unwrap_or(0)
+        self.cpus
+            .len()
+            .checked_div(self.all(level).len())
+            .unwrap_or(0)
     }
 }

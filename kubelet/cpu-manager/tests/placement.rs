@@ -1,5 +1,7 @@
 //! The CPUs of containers on recorded machines, compared with those that Kubernetes 1.36 takes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::{collections::BTreeMap, fs, path::Path, sync::LazyLock};
 
 use kubelet_cpu_manager::{CpuTopology, Level, Packing, Placement, take};
@@ -10,7 +12,10 @@ use tokio::runtime::Builder;
 
 const MACHINES: [(&str, &str); 9] = [
     ("core-i7-8650u", include_str!("machines/core-i7-8650u.csv")),
-    ("core-i9-12900k", include_str!("machines/core-i9-12900k.csv")),
+    (
+        "core-i9-12900k",
+        include_str!("machines/core-i9-12900k.csv"),
+    ),
     (
         "epyc-7742-nps4-smt-off",
         include_str!("machines/epyc-7742-nps4-smt-off.csv"),
