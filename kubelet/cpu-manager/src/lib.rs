@@ -4,7 +4,13 @@
 
 mod assignment;
 mod distribution;
+mod options;
+mod state;
+mod static_policy;
 mod topology;
 
 pub use assignment::{NotEnoughCpus, Packing, Placement, take};
+pub use options::{OptionGates, StaticOptions};
+pub use state::{Assignments, CpuState, InvalidState};
+pub use static_policy::{CpuError, CpuRequest, StaticPolicy};
 pub use topology::{CpuPlace, CpuTopology, Level};

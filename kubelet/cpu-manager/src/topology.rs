@@ -99,8 +99,8 @@ impl CpuTopology {
         inside.map(|(cpu, _)| *cpu).collect()
     }
 
-    /// The average number of CPUs at a level, rounded down, as upstream: if a machine has cores of
-    /// different sizes, it is none of them.
+    /// The average number of CPUs at a level, rounded down, as upstream. The cores of a machine
+    /// may have different sizes.
     pub fn cpus_per(&self, level: Level) -> usize {
         self.cpus
             .len()

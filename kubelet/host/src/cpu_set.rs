@@ -15,6 +15,9 @@ pub struct CpuSet(BTreeSet<u32>);
 pub struct InvalidCpuSet(String);
 
 impl CpuSet {
+    /// The set without CPUs.
+    pub const EMPTY: Self = Self(BTreeSet::new());
+
     /// Whether the set has this CPU.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
@@ -28,6 +31,29 @@ impl CpuSet {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The CPUs in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().copied()
+    }
+
+    /// The CPUs that are in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        Self(&self.0 | &other.0)
+    }
+
+    /// The CPUs that are in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self(&self.0 & &other.0)
+    }
+
+    /// The CPUs that are not in `other`.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        Self(&self.0 - &other.0)
     }
 
     /// Whether `other` has all of them.
@@ -97,6 +123,18 @@ mod tests {
             assert_eq!(set.to_string(), written);
             assert_eq!((set.len(), set.is_empty()), (cpus.len(), cpus.is_empty()));
         }
+    }
+
+    #[test]
+    fn sets_are_combined() {
+        let set = |text: &str| text.parse::<CpuSet>().unwrap();
+        let (one, other) = (set("0-3"), set("2-5"));
+        assert_eq!(one.union(&other), set("0-5"));
+        assert_eq!(one.intersection(&other), set("2-3"));
+        assert_eq!(one.difference(&other), set("0-1"));
+        assert!(set("2,3").is_subset(&other) && !one.is_subset(&other));
+        assert!(one.contains(3) && !one.contains(4));
+        assert_eq!(other.iter().collect::<Vec<_>>(), [2, 3, 4, 5]);
     }
 
     #[test]
