@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use kubelet_host::cpu_set::CpuSet;
+use kubelet_host::{checkpoint_checksum::checksum, cpu_set::CpuSet};
 use serde::{Deserialize, Serialize};
 
 /// The CPUs of each container, by the pod's UID and the container's name.
@@ -129,7 +129,7 @@ fn cpus(owner: impl FnOnce() -> String, text: &str) -> Result<CpuSet, InvalidSta
 }
 
 impl StateFile {
-    /// Upstream hashes the content as Go prints it (FNV-1a with 32 bits).
+    /// Upstream hashes the content as Go prints it.
     fn checksum(&self) -> u64 {
         let mut text = format!(
             "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} \
@@ -147,10 +147,7 @@ impl StateFile {
             separator = " ";
         }
         text.push_str("] Checksum:(checksum.Checksum)0}");
-        let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
-        u64::from(hash)
+        checksum(&text)
     }
 }
 
