@@ -33,6 +33,9 @@ pub(super) struct ApiFollower {
     shared: Arc<Shared>,
     sink: Option<Sink>,
     position: Option<Position>,
+    /// The time of the log's first entry. If the engine has removed it before it was written, the
+    /// beginning of the log is no position.
+    first: Option<jiff::Timestamp>,
     saver: Saver,
     /// Whether the log has caught up with the engine once, so that the stream can be followed.
     caught_up: bool,
@@ -76,6 +79,7 @@ impl ApiFollower {
             shared,
             sink: None,
             position: None,
+            first: None,
             caught_up: false,
             unreadable: false,
             finishing: Vec::new(),
@@ -267,6 +271,15 @@ impl ApiFollower {
         let mut since = self.since();
         let mut new = Vec::with_capacity(pieces.len());
         let mut lost = false;
+        if since == StreamPosition::default()
+            && let Some(piece) = pieces.first()
+            && *self.first.get_or_insert(piece.time) < piece.time
+        {
+            self.shared.lose(Loss::Rotated, &self.log);
+            lost = true;
+            self.first = Some(piece.time);
+            self.position = None;
+        }
         for piece in pieces {
             match replay.classify(piece.time) {
                 ReplayMatch::Taken => continue,
@@ -319,11 +332,10 @@ impl ApiFollower {
         since: StreamPosition,
         work: impl FnOnce(&mut Sink) -> Result<T, LogError> + Send + 'static,
     ) -> Result<Option<T>, LogError> {
-        let (id, log) = (self.id.clone(), self.log.clone());
+        let log = self.log.clone();
         let known = self.position.as_ref();
         let known = known.filter(|known| matches!(known.source, EnginePosition::Stream(_)));
         let known = known.map(|known| known.log);
-        let shared = Arc::clone(&self.shared);
         let written = self.shared.blocking(&mut self.sink, move |open| {
             let mut begun = None;
             let mut sink = match open.take() {
@@ -337,9 +349,6 @@ impl ApiFollower {
                     sink
                 }
             };
-            if let Some(beginning) = &begun {
-                shared.note_beginning(&id, beginning);
-            }
             let done = work(&mut sink).map(|done| (done, sink.position()));
             if done.is_ok() {
                 *open = Some(sink);

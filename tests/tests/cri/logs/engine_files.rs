@@ -42,7 +42,7 @@ fn engine_files(node: &Node, id: &str) -> Vec<String> {
 }
 
 /// Waits until the newest of the engine's log files of a container contains `text`.
-async fn written(node: &Node, id: &str, text: &str) {
+pub(super) async fn written(node: &Node, id: &str, text: &str) {
     let log = node.path("engine/data/containers").join(id);
     let log = log.join(format!("{id}-json.log"));
     node.await_until("all is written", END, async |_| {
