@@ -25,6 +25,7 @@ use hyper::{Method, Request};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use test_api_server::Caller;
+use tokio::sync::Mutex;
 
 /// The time for one step, on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -33,6 +34,9 @@ const EVENTS: &str = "/api/v1/namespaces/default/events";
 const NODE: &str = "/api/v1/nodes/node";
 /// Conditions end soon after their cause.
 const TRANSITION: &str = "--eviction-pressure-transition-period=5s";
+
+/// Held while a test takes memory or process IDs of the machine, which another would miss.
+static MACHINE: Mutex<()> = Mutex::const_new(());
 
 /// A cluster of one node whose resources run out.
 struct Site {

@@ -25,6 +25,7 @@ pub(super) fn many() -> String {
 }
 
 pub(super) async fn run(node: Result<Node>) -> Result<()> {
+    let _alone = MACHINE.lock().await;
     let threshold = available()? - MARGIN;
     let flags = flags(&[
         &format!("--eviction-hard=pid.available<{threshold}"),

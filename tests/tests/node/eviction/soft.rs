@@ -1,11 +1,7 @@
 //! Soft thresholds of every signal, with a restart of the kubelet in each grace period.
 
-use tokio::sync::Mutex;
-
 use super::*;
 
-/// Held while a test takes memory or process IDs of the machine, which another would miss.
-static MACHINE: Mutex<()> = Mutex::const_new(());
 /// On a slow machine, longer than a kubelet takes to start and to report a condition.
 const GRACE_PERIOD: &str = "40s";
 const FILES: &str = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); : > $d/$i; done";
