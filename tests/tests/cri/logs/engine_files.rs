@@ -22,7 +22,7 @@ async fn keeping(max_size: &str, max_file: u32) -> Node {
         .unwrap()
 }
 
-fn bounds(max_size: &str, max_file: u32) -> [String; 2] {
+pub(super) fn bounds(max_size: &str, max_file: u32) -> [String; 2] {
     [
         format!("--engine-log-max-size={max_size}"),
         format!("--engine-log-max-file={max_file}"),

@@ -12,12 +12,8 @@ use std::{
 
 use bollard::{models::HostConfigLogConfig, query_parameters::InspectContainerOptions};
 use e2e::{cri::Cri, node::Node};
-use rustix::{
-    fs::statvfs,
-    mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount},
-};
 
-use super::{END, Logging, engine_files::written, numbers};
+use super::{END, Logging, numbers};
 
 /// A node whose engine has its own log driver, which the shim does not change.
 async fn logging_by(driver: &str, options: &[&str]) -> Node {
@@ -96,49 +92,6 @@ async fn an_engines_own_log_driver_is_left_alone_and_read_through_its_api() {
         );
     }
     assert_eq!(seen.load(Ordering::Relaxed), 1);
-}
-
-/// The engine has removed the beginning when there is room: what follows is whole.
-#[tokio::test]
-async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_what_is_left() {
-    const LINES: usize = 100_000;
-    let mut node = logging_by("json-file", &["max-size=1m", "max-file=2"]).await;
-    node.stop_shim().await.unwrap();
-    let disk = node.path("logs/small");
-    fs::create_dir_all(&disk).unwrap();
-    mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), c"size=4k").unwrap();
-    node.start_shim_with(&["--log-driver", "engine"])
-        .await
-        .unwrap();
-    let mut cri = Cri::of(&node).await.unwrap();
-    let script = format!("seq 1 {LINES}; sleep 1000");
-    let logging = Logging::start(&node, &mut cri, "small", &script).await;
-    node.await_until("the disk is full", END, async |_| {
-        Ok(statvfs(&disk)?.f_bavail == 0)
-    })
-    .await
-    .unwrap();
-    let last = format!("{LINES}\n");
-    written(&node, &logging.id, &last.escape_default().to_string()).await;
-    mount_remount(&disk, MountFlags::empty(), c"size=16m").unwrap();
-    node.await_until("the last line is there", END, async |_| {
-        Ok(fs::read_to_string(&logging.log)?.ends_with(&last))
-    })
-    .await
-    .unwrap();
-    let lines = logging.lines();
-    let numbers: Vec<usize> = lines.iter().map(|line| line.parse().unwrap()).collect();
-    let gaps: Vec<_> = numbers
-        .windows(2)
-        .filter(|pair| pair[1] != pair[0] + 1)
-        .collect();
-    assert_eq!(gaps.len(), 1, "{gaps:?}");
-    assert_eq!((numbers[0], numbers.last()), (1, Some(&LINES)));
-    // The engine's newest file alone has thousands of lines.
-    assert!(LINES - gaps[0][1] > 1000, "{gaps:?}");
-    assert!(gaps[0][1] > gaps[0][0] + 1, "{gaps:?}");
-    node.stop_shim().await.unwrap();
-    unmount(&disk, UnmountFlags::DETACH).unwrap();
 }
 
 #[tokio::test]

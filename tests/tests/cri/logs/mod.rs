@@ -20,6 +20,8 @@ use tokio::{
 };
 use tonic::Code;
 
+use engine_files::{bounds, written};
+
 /// The time for a container of these tests to end.
 const END: Duration = Duration::from_secs(120);
 /// The time for the shim to reconnect.
@@ -291,6 +293,54 @@ async fn a_log_whose_disk_is_full_for_a_while_has_each_part_once() {
         "{}",
         node.shim_log()
     );
+    node.stop_shim().await.unwrap();
+    unmount(&disk, UnmountFlags::DETACH).unwrap();
+}
+
+/// The engine has removed the beginning when there is room: what follows is whole.
+#[tokio::test]
+async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_what_is_left() {
+    const LINES: usize = 100_000;
+    let mut node = Node::with_shim().await.unwrap();
+    let (endpoint, _breaks) = remote(&node).await;
+    node.stop_shim().await.unwrap();
+    let disk = node.path("logs/small");
+    fs::create_dir_all(&disk).unwrap();
+    let options = c"size=4k";
+    mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), options).unwrap();
+    let bounds = bounds("1m", 2);
+    let bounds: Vec<_> = bounds.iter().map(String::as_str).collect();
+    node.start_shim_apart(&endpoint, &bounds).await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    // There is no room for the first line.
+    let script = format!(
+        "head -c 10000 /dev/zero | tr '\\0' x; echo; while [ ! -e /tmp/go ]; do usleep 1000; done; \
+         seq 1 {LINES}; sleep 1000"
+    );
+    let logging = Logging::start(&node, &mut cri, "small", &script).await;
+    node.await_until("the disk is full", END, async |_| {
+        Ok(statvfs(&disk)?.f_bavail == 0)
+    })
+    .await
+    .unwrap();
+    let go = cri
+        .exec(&logging.id, &["touch", "/tmp/go"], 10)
+        .await
+        .unwrap();
+    assert_eq!(go.exit_code, 0);
+    let last = format!("{LINES}\n");
+    written(&node, &logging.id, &last.escape_default().to_string()).await;
+    mount_remount(&disk, MountFlags::empty(), c"size=16m").unwrap();
+    node.await_until("the last line is there", END, async |_| {
+        Ok(fs::read_to_string(&logging.log)?.ends_with(&last))
+    })
+    .await
+    .unwrap();
+    // What is left has no damaged line.
+    let found = logging.lines();
+    let first: usize = found[0].parse().unwrap();
+    assert_eq!(found, numbers(LINES)[first - 1..]);
+    assert!(first > 1 && found.len() > 1000, "{} lines", found.len());
     node.stop_shim().await.unwrap();
     unmount(&disk, UnmountFlags::DETACH).unwrap();
 }
