@@ -243,7 +243,8 @@ async fn measure(
                 None => DiskWalk::start(&directory(&container, &processes)?).ok()?,
             };
             let done = !walk.go_on(|| began.elapsed() < SLICE);
-            let backlog = if done && has_backlog {
+            let is_converted = has_backlog && container.cri_log;
+            let backlog = if done && is_converted && !container.engine_log.is_empty() {
                 backlog(Path::new(&container.engine_log))
             } else {
                 0

@@ -87,10 +87,16 @@ async fn output_that_the_engine_keeps_for_the_shim_counts() {
         let path = format!("{}{suffix}", log.display());
         std::fs::write(path, vec![1; 256 << 10]).unwrap();
     }
-    for (has_backlogs, bytes) in [(true, 512 << 10), (false, 0)] {
+    for (has_backlogs, is_converted, bytes) in [
+        (true, true, 512 << 10),
+        (false, true, 0),
+        // The log is a link to the engine's, with the engine's own limits.
+        (true, false, 0),
+    ] {
         let model = Arc::new(Model::new());
         let mut container = container(ContainerState::ContainerRunning, upper.to_str().unwrap());
         container.engine_log = log.display().to_string();
+        container.cri_log = is_converted;
         put_container(&model, "c", container);
         let stop = CancellationToken::new();
         let layers =
