@@ -11,6 +11,6 @@ mod topology;
 
 pub use assignment::{NotEnoughCpus, Packing, Placement, take};
 pub use options::{OptionGates, StaticOptions};
-pub use state::{Assignments, CpuState, InvalidState};
+pub use state::{Assignments, CpuState};
 pub use static_policy::{CpuError, CpuRequest, StaticPolicy};
 pub use topology::{CpuPlace, CpuTopology, Level};

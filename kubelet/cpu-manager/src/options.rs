@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use kubelet_host::go_bool;
+
 /// The options of the static policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StaticOptions {
@@ -69,7 +71,7 @@ impl StaticOptions {
             let option = parsed.option(name).ok_or_else(|| {
                 format!("{name}: not an option of the static policy of the CPU manager")
             })?;
-            *option = parse_bool(value)
+            *option = go_bool::parse(value)
                 .ok_or_else(|| format!("{name}: {value:?} is neither true nor false"))?;
         }
         for (one, other) in CONFLICTS {
@@ -91,15 +93,6 @@ impl StaticOptions {
             "prefer-align-cpus-by-uncorecache" => &mut self.prefer_uncore_caches,
             _ => return None,
         })
-    }
-}
-
-/// The texts that Go accepts.
-fn parse_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
     }
 }
 

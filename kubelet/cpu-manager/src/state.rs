@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use kubelet_host::{checkpoint_checksum::checksum, cpu_set::CpuSet};
+use kubelet_host::{
+    cpu_set::CpuSet,
+    state_file::{InvalidState, StateFile},
+};
 use serde::{Deserialize, Serialize};
 
 /// The CPUs of each container, by the pod's UID and the container's name.
@@ -17,44 +20,10 @@ pub struct CpuState {
     pub exclusive: Assignments,
 }
 
-/// Why a state file cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidState {
-    /// It is not JSON of the format.
-    #[error("it is invalid: {0}")]
-    Format(String),
-    /// A list of CPUs is invalid.
-    #[error("CPUs of {owner}: {cpus:?} is not a list of CPUs")]
-    Cpus {
-        /// The container, or what else has them.
-        owner: String,
-        /// The text.
-        cpus: String,
-    },
-    /// Its content was changed.
-    #[error(
-        "its checksum is {found}, and that of its content {computed}: it was changed or damaged"
-    )]
-    Checksum {
-        /// In the file.
-        found: u64,
-        /// Of the content.
-        computed: u64,
-    },
-    /// It was written under another policy.
-    #[error("it was written with the policy {found:?}, and the configured one is {configured:?}")]
-    Policy {
-        /// In the file.
-        found: String,
-        /// The configured policy.
-        configured: String,
-    },
-}
-
 /// The file. Older formats and that of the feature gate `PodLevelResourceManagers` are refused.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StateFile {
+struct CpuStateFile {
     policy_name: String,
     default_cpu_set: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -68,22 +37,7 @@ impl CpuState {
     /// # Errors
     /// The file must not be used.
     pub fn parse(content: &[u8], policy: &str) -> Result<Self, InvalidState> {
-        let file: StateFile = serde_json::from_slice(content)
-            .map_err(|error| InvalidState::Format(error.to_string()))?;
-        let computed = file.checksum();
-        // Zero is that of files written by other programs.
-        if file.checksum != 0 && file.checksum != computed {
-            return Err(InvalidState::Checksum {
-                found: file.checksum,
-                computed,
-            });
-        }
-        if file.policy_name != policy {
-            return Err(InvalidState::Policy {
-                found: file.policy_name,
-                configured: policy.to_owned(),
-            });
-        }
+        let file = CpuStateFile::parse(content, policy)?;
         let mut exclusive = Assignments::new();
         for (pod, containers) in file.entries {
             let of_pod = exclusive.entry(pod.clone()).or_default();
@@ -99,20 +53,22 @@ impl CpuState {
     }
 
     /// The content of the state file.
-    pub fn to_file(&self, policy: &str) -> String {
+    ///
+    /// # Errors
+    /// It is no JSON object.
+    pub fn to_file(&self, policy: &str) -> serde_json::Result<String> {
         let entries = self.exclusive.iter().map(|(pod, containers)| {
             let containers = containers.iter();
             let texts = containers.map(|(name, cpus)| (name.clone(), cpus.to_string()));
             (pod.clone(), texts.collect())
         });
-        let mut file = StateFile {
+        let file = CpuStateFile {
             policy_name: policy.to_owned(),
             default_cpu_set: self.shared.to_string(),
             entries: entries.collect(),
             checksum: 0,
         };
-        file.checksum = file.checksum();
-        serde_json::to_string(&file).unwrap_or_default()
+        file.content()
     }
 
     /// The exclusive CPUs of a container.
@@ -122,15 +78,20 @@ impl CpuState {
 }
 
 fn cpus(owner: impl FnOnce() -> String, text: &str) -> Result<CpuSet, InvalidState> {
-    text.parse().map_err(|_| InvalidState::Cpus {
-        owner: owner(),
-        cpus: text.to_owned(),
-    })
+    text.parse()
+        .map_err(|error| InvalidState::Format(format!("CPUs of {}: {error}", owner())))
 }
 
-impl StateFile {
-    /// Upstream hashes the content as Go prints it.
-    fn checksum(&self) -> u64 {
+impl StateFile for CpuStateFile {
+    fn policy(&self) -> &str {
+        &self.policy_name
+    }
+
+    fn checksum(&mut self) -> &mut u64 {
+        &mut self.checksum
+    }
+
+    fn as_go_prints(&self) -> String {
         let mut text = format!(
             "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} \
              Entries:(map[string]map[string]string)map[",
@@ -147,7 +108,7 @@ impl StateFile {
             separator = " ";
         }
         text.push_str("] Checksum:(checksum.Checksum)0}");
-        checksum(&text)
+        text
     }
 }
 
@@ -170,7 +131,7 @@ mod tests {
     fn files_of_upstream_are_read_and_written_the_same() {
         for file in FILES {
             let state = CpuState::parse(file.as_bytes(), policy(file)).unwrap();
-            assert_eq!(state.to_file(policy(file)), file);
+            assert_eq!(state.to_file(policy(file)).unwrap(), file);
         }
         let state = CpuState::parse(FILES[2].as_bytes(), "static").unwrap();
         assert_eq!(state.shared, "0-3,8".parse().unwrap());

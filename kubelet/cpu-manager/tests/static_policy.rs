@@ -35,13 +35,8 @@ impl Manager {
         let options = StaticOptions::parse(&options.collect(), GATES).unwrap();
         let cpus: &CpuTopology = &TOPOLOGIES[machine];
         let policy = StaticPolicy::new(cpus.clone(), CpuSet::EMPTY, reserved, options).unwrap();
-        let name = match topology {
-            "none" => None,
-            "best-effort" => Some(PolicyName::BestEffort),
-            "restricted" => Some(PolicyName::Restricted),
-            "single-numa-node" => Some(PolicyName::SingleNumaNode),
-            other => panic!("{other}"),
-        };
+        let name = PolicyName::parse(topology);
+        assert_eq!(name.is_none(), topology == "none", "{topology}");
         let nodes = cpus.all(Level::NumaNode).into_iter();
         let nodes: Vec<Node> = nodes
             .map(|node_id| Node {
@@ -221,7 +216,7 @@ proptest! {
             }
             prop_assert!(owners.values().all(|count| *count == 1), "{:?}", owners);
             prop_assert_eq!(owners.into_keys().collect::<CpuSet>(), all.clone());
-            let mut state = CpuState::parse(state.to_file("static").as_bytes(), "static").unwrap();
+            let mut state = CpuState::parse(state.to_file("static").unwrap().as_bytes(), "static").unwrap();
             prop_assert_eq!(&state, &manager.state);
             prop_assert_eq!(manager.policy.start(&mut state), Ok(()));
         }

@@ -5,11 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod bounded_io;
-pub mod checkpoint_checksum;
 pub mod clock;
 pub mod cpu_set;
 pub mod file_work;
 pub mod files;
+pub mod go_bool;
 pub mod host_ips;
 pub mod kernel_tunables;
 pub mod local_node;
@@ -20,4 +20,5 @@ pub mod open_files;
 pub mod readiness;
 pub mod repeatable;
 pub mod selinux;
+pub mod state_file;
 pub mod version;

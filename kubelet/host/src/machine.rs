@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tracing::warn;
 
+use crate::cpu_set::CpuSet;
+
 /// Assumed if the machine's memory cannot be read.
 const FALLBACK_MEMORY: i64 = 4 << 30;
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -93,15 +95,11 @@ fn cpus() -> i64 {
     })
 }
 
-/// The number of CPUs in a list such as `0-3,8`.
+/// The number of CPUs in a list such as `0-3,8`; `None` if there are none.
 fn count(list: &str) -> Option<i64> {
-    list.split(',')
-        .map(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last): (i64, i64) = (first.parse().ok()?, last.parse().ok()?);
-            Some(last - first + 1)
-        })
-        .sum()
+    let cpus: CpuSet = list.parse().ok()?;
+    let count = i64::try_from(cpus.len()).ok()?;
+    Some(count).filter(|count| *count > 0)
 }
 
 fn huge_page_sizes() -> Vec<u64> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct MachineInfo {
     /// When it was read.
     pub timestamp: String,
-    /// Of the CPU.
+    /// The maker of the CPU, such as `GenuineIntel`.
     pub vendor_id: String,
     /// Online CPUs.
     pub num_cores: usize,
@@ -35,11 +35,11 @@ pub struct MachineInfo {
     pub nvm: NonVolatileMemory,
     /// Huge pages of each size.
     pub hugepages: Vec<HugePages>,
-    /// Of this installation: `/etc/machine-id`.
+    /// Identifies the installation: `/etc/machine-id`.
     pub machine_id: String,
-    /// Of the hardware.
+    /// Identifies the hardware.
     pub system_uuid: String,
-    /// Of this boot.
+    /// Identifies the boot.
     pub boot_id: String,
     /// Mounted file systems that have a size.
     pub filesystems: Vec<FileSystem>,
@@ -49,13 +49,13 @@ pub struct MachineInfo {
     pub network_devices: Vec<NetworkDevice>,
     /// NUMA nodes with their CPUs.
     pub topology: Vec<Node>,
-    /// `Unknown`: the node object has it.
+    /// Always `Unknown`: the node object names the cloud provider.
     pub cloud_provider: &'static str,
-    /// As above.
+    /// Always `Unknown`.
     pub instance_type: &'static str,
-    /// As above.
+    /// Always `None`.
     pub instance_id: &'static str,
-    /// Not part of the format.
+    /// The release of the kernel; not part of the format, as the next.
     #[serde(skip)]
     pub kernel_version: String,
     /// The name of the distribution.
@@ -66,7 +66,7 @@ pub struct MachineInfo {
 /// Memory modules of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryModules {
-    /// Of all modules.
+    /// The total size.
     pub capacity: u64,
     /// The number of modules.
     pub dimm_count: u64,
@@ -168,10 +168,10 @@ pub struct Core {
     pub uncore_caches: Vec<Cache>,
     /// Unique on the machine.
     pub socket_id: u32,
-    /// On IBM Z only.
+    /// The book that has the socket; empty except on IBM Z.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub book_id: String,
-    /// On IBM Z only.
+    /// The drawer that has the book; empty except on IBM Z.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub drawer_id: String,
 }

@@ -9,5 +9,5 @@ mod static_policy;
 
 pub use block::Block;
 pub use nodes::{MachineMemory, MemoryTable, NodeMemory, Reserved};
-pub use state::{Assignments, InvalidState, MemoryState};
+pub use state::{Assignments, MemoryState};
 pub use static_policy::{Amounts, MemoryError, MemoryRequest, StaticPolicy};

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use kubelet_host::checkpoint_checksum::checksum;
+use kubelet_host::state_file::{InvalidState, StateFile};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,36 +23,10 @@ pub struct MemoryState {
     pub assignments: Assignments,
 }
 
-/// Why a state file cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidState {
-    /// It is not JSON of the format.
-    #[error("it is invalid: {0}")]
-    Format(String),
-    /// Its content was changed.
-    #[error(
-        "its checksum is {found}, and that of its content {computed}: it was changed or damaged"
-    )]
-    Checksum {
-        /// In the file.
-        found: u64,
-        /// Of the content.
-        computed: u64,
-    },
-    /// It was written under another policy.
-    #[error("it was written with the policy {found:?}, and the configured one is {configured:?}")]
-    Policy {
-        /// In the file.
-        found: String,
-        /// The configured policy.
-        configured: String,
-    },
-}
-
 /// The file. That of the feature gate `PodLevelResourceManagers` is refused.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StateFile {
+struct MemoryStateFile {
     policy_name: String,
     machine_state: MachineMemory,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -66,22 +40,7 @@ impl MemoryState {
     /// # Errors
     /// The file must not be used.
     pub fn parse(content: &[u8], policy: &str) -> Result<Self, InvalidState> {
-        let file: StateFile = serde_json::from_slice(content)
-            .map_err(|error| InvalidState::Format(error.to_string()))?;
-        let computed = file.checksum();
-        // Zero is that of files written by other programs.
-        if file.checksum != 0 && file.checksum != computed {
-            return Err(InvalidState::Checksum {
-                found: file.checksum,
-                computed,
-            });
-        }
-        if file.policy_name != policy {
-            return Err(InvalidState::Policy {
-                found: file.policy_name,
-                configured: policy.to_owned(),
-            });
-        }
+        let file = MemoryStateFile::parse(content, policy)?;
         Ok(Self {
             machine: file.machine_state,
             assignments: file.entries,
@@ -89,15 +48,17 @@ impl MemoryState {
     }
 
     /// The content of the state file.
-    pub fn to_file(&self, policy: &str) -> String {
-        let mut file = StateFile {
+    ///
+    /// # Errors
+    /// It is no JSON object.
+    pub fn to_file(&self, policy: &str) -> serde_json::Result<String> {
+        let file = MemoryStateFile {
             policy_name: policy.to_owned(),
             machine_state: self.machine.clone(),
             entries: self.assignments.clone(),
             checksum: 0,
         };
-        file.checksum = file.checksum();
-        serde_json::to_string(&file).unwrap_or_default()
+        file.content()
     }
 
     /// The memory of a container; `None` if it has none assigned.
@@ -107,9 +68,16 @@ impl MemoryState {
     }
 }
 
-impl StateFile {
-    /// Upstream hashes the content as Go prints it.
-    fn checksum(&self) -> u64 {
+impl StateFile for MemoryStateFile {
+    fn policy(&self) -> &str {
+        &self.policy_name
+    }
+
+    fn checksum(&mut self) -> &mut u64 {
+        &mut self.checksum
+    }
+
+    fn as_go_prints(&self) -> String {
         let mut text = format!(
             "(*state.MemoryManagerCheckpoint){{PolicyName:(string){} \
              MachineState:(state.NUMANodeMap)map[",
@@ -127,7 +95,7 @@ impl StateFile {
             format!("{pod}:map[{}]", joined(containers))
         })));
         text.push_str("] Checksum:(checksum.Checksum)0}");
-        checksum(&text)
+        text
     }
 }
 
@@ -195,7 +163,7 @@ mod tests {
     fn files_of_upstream_are_read_and_written_the_same() {
         for file in FILES {
             let state = MemoryState::parse(file.as_bytes(), policy(file)).unwrap();
-            let written = state.to_file(policy(file));
+            let written = state.to_file(policy(file)).unwrap();
             // The order of the nodes is another.
             let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
             assert_eq!(json(&written), json(file));

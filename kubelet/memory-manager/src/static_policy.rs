@@ -359,7 +359,7 @@ fn difference(found: &MachineMemory, expected: &MachineMemory) -> Option<String>
                 let fixed =
                     |table: &MemoryTable| (table.total, table.system_reserved, table.allocatable);
                 let in_state = found_node.memory_map.get(resource)?;
-                // Of several nodes, the order in which containers came decides which has how much.
+                // The order in which containers came decides how much each of several nodes has.
                 let amounts = |machine| {
                     let of =
                         |amount: fn(&MemoryTable) -> u64| sum(machine, together, resource, amount);

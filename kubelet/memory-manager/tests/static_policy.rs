@@ -55,13 +55,8 @@ impl Manager {
                 ..Node::default()
             })
             .collect();
-        let name = match topology {
-            "none" => None,
-            "best-effort" => Some(PolicyName::BestEffort),
-            "restricted" => Some(PolicyName::Restricted),
-            "single-numa-node" => Some(PolicyName::SingleNumaNode),
-            other => panic!("{other}"),
-        };
+        let name = PolicyName::parse(topology);
+        assert_eq!(name.is_none(), topology == "none", "{topology}");
         let reserved: Reserved = [(0, [("memory".to_owned(), 1)].into())].into();
         Self {
             policy: StaticPolicy::new(&numa, &reserved).unwrap(),
@@ -321,7 +316,7 @@ proptest! {
                 let given = blocks.filter(|block| block.resource == resource).map(|block| block.size);
                 prop_assert_eq!(reserved.sum::<u64>(), given.sum::<u64>());
             }
-            let mut read = MemoryState::parse(state.to_file("Static").as_bytes(), "Static").unwrap();
+            let mut read = MemoryState::parse(state.to_file("Static").unwrap().as_bytes(), "Static").unwrap();
             prop_assert_eq!(&read, state);
             prop_assert_eq!(manager.policy.start(&mut read), Ok(()));
         }

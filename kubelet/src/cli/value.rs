@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use go_duration::GoDuration;
+use kubelet_host::go_bool;
 use serde_json::{Map, Value, json};
 
 /// The syntax of a flag's value, as upstream.
@@ -94,13 +95,8 @@ impl Kind {
     }
 }
 
-/// As Go's `strconv.ParseBool`.
 fn parse_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("must be true or false".to_owned()),
-    }
+    go_bool::parse(text).ok_or_else(|| "must be true or false".to_owned())
 }
 
 fn parts(text: &str, separator: char) -> impl Iterator<Item = &str> {

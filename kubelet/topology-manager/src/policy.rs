@@ -21,6 +21,18 @@ pub enum PolicyName {
     SingleNumaNode,
 }
 
+impl PolicyName {
+    /// The policy with a name in the configuration; `None` for `none` and other texts.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "best-effort" => Some(Self::BestEffort),
+            "restricted" => Some(Self::Restricted),
+            "single-numa-node" => Some(Self::SingleNumaNode),
+            _ => None,
+        }
+    }
+}
+
 /// The policy on this machine.
 #[derive(Debug, Clone)]
 pub struct Policy {

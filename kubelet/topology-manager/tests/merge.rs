@@ -46,12 +46,7 @@ fn the_nodes_are_those_of_upstream() {
         let [name, option, distances, resources, expected, result] = fields[..] else {
             panic!("{row}");
         };
-        let name = match name {
-            "best-effort" => PolicyName::BestEffort,
-            "restricted" => PolicyName::Restricted,
-            "single-numa-node" => PolicyName::SingleNumaNode,
-            other => panic!("{other}"),
-        };
+        let name = PolicyName::parse(name).unwrap();
         let policy = Policy::new(name, &nodes(distances), option == "closest");
         let resources: Vec<_> = resources.split(" | ").map(hints).collect();
         let found = policy.merge(&resources);

@@ -3,7 +3,7 @@
 mod engine_files;
 mod log_drivers;
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::{ffi::CStr, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use cri_proto::runtime::v1::{self as cri, ContainerState};
 use e2e::{
@@ -260,6 +260,35 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
     assert_eq!(found[1][3].len() + found[2][3].len(), 20_003);
 }
 
+/// A tmpfs at the directory of the logs of a pod `small`, until it is dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(node: &Node, options: &CStr) -> Self {
+        let path = node.path("logs/small");
+        fs::create_dir_all(&path).unwrap();
+        mount("tmpfs", &path, "tmpfs", MountFlags::empty(), options).unwrap();
+        Self(path)
+    }
+
+    fn resize(&self, options: &CStr) {
+        mount_remount(&self.0, MountFlags::empty(), options).unwrap();
+    }
+
+    async fn filled(&self, node: &Node) {
+        let is_full = async |_: &Node| Ok(statvfs(&self.0)?.f_bavail == 0);
+        let full = node.await_until("the disk is full", END, is_full);
+        full.await.unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The shim may still have the log open.
+        unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
 /// The parts of a long line have the same timestamp.
 #[tokio::test]
 async fn a_log_whose_disk_is_full_for_a_while_has_each_part_once() {
@@ -267,19 +296,13 @@ async fn a_log_whose_disk_is_full_for_a_while_has_each_part_once() {
     let mut node = Node::with_shim().await.unwrap();
     let (endpoint, _breaks) = remote(&node).await;
     node.stop_shim().await.unwrap();
-    let disk = node.path("logs/small");
-    fs::create_dir_all(&disk).unwrap();
-    mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), c"size=100k").unwrap();
+    let disk = SmallDisk::new(&node, c"size=100k");
     node.start_shim_apart(&endpoint, &[]).await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let script = format!("head -c {LENGTH} /dev/zero | tr '\\0' x; echo; sleep 1000");
     let logging = Logging::start(&node, &mut cri, "small", &script).await;
-    node.await_until("the disk is full", END, async |_| {
-        Ok(statvfs(&disk)?.f_bavail == 0)
-    })
-    .await
-    .unwrap();
-    mount_remount(&disk, MountFlags::empty(), c"size=1m").unwrap();
+    disk.filled(&node).await;
+    disk.resize(c"size=1m");
     node.await_until("the log is whole", END, async |_| {
         Ok(fs::read_to_string(&logging.log)?.contains(" F "))
     })
@@ -293,8 +316,6 @@ async fn a_log_whose_disk_is_full_for_a_while_has_each_part_once() {
         "{}",
         node.shim_log()
     );
-    node.stop_shim().await.unwrap();
-    unmount(&disk, UnmountFlags::DETACH).unwrap();
 }
 
 /// The engine has removed the beginning when there is room: what follows is whole.
@@ -304,10 +325,7 @@ async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_w
     let mut node = Node::with_shim().await.unwrap();
     let (endpoint, _breaks) = remote(&node).await;
     node.stop_shim().await.unwrap();
-    let disk = node.path("logs/small");
-    fs::create_dir_all(&disk).unwrap();
-    let options = c"size=4k";
-    mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), options).unwrap();
+    let disk = SmallDisk::new(&node, c"size=4k");
     let bounds = bounds("1m", 2);
     let bounds: Vec<_> = bounds.iter().map(String::as_str).collect();
     node.start_shim_apart(&endpoint, &bounds).await.unwrap();
@@ -318,11 +336,7 @@ async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_w
          seq 1 {LINES}; sleep 1000"
     );
     let logging = Logging::start(&node, &mut cri, "small", &script).await;
-    node.await_until("the disk is full", END, async |_| {
-        Ok(statvfs(&disk)?.f_bavail == 0)
-    })
-    .await
-    .unwrap();
+    disk.filled(&node).await;
     let go = cri
         .exec(&logging.id, &["touch", "/tmp/go"], 10)
         .await
@@ -330,7 +344,7 @@ async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_w
     assert_eq!(go.exit_code, 0);
     let last = format!("{LINES}\n");
     written(&node, &logging.id, &last.escape_default().to_string()).await;
-    mount_remount(&disk, MountFlags::empty(), c"size=16m").unwrap();
+    disk.resize(c"size=16m");
     node.await_until("the last line is there", END, async |_| {
         Ok(fs::read_to_string(&logging.log)?.ends_with(&last))
     })
@@ -341,8 +355,6 @@ async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_w
     let first: usize = found[0].parse().unwrap();
     assert_eq!(found, numbers(LINES)[first - 1..]);
     assert!(first > 1 && found.len() > 1000, "{} lines", found.len());
-    node.stop_shim().await.unwrap();
-    unmount(&disk, UnmountFlags::DETACH).unwrap();
 }
 
 #[tokio::test]
