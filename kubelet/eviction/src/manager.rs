@@ -47,9 +47,11 @@ const IMMEDIATELY: Duration = Duration::from_secs(1);
 /// How long the next eviction waits for the resources of an evicted pod, and how often it looks.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 const CLEANUP_PERIOD: Duration = Duration::from_secs(1);
-/// How often the space that removed containers and images used is looked for. Runtimes such as
+/// How long the space that removed containers and images used is waited for. Runtimes such as
 /// containerd free it in the background; another pod must not be evicted meanwhile.
-const RECLAIM_LOOKS: u32 = 6;
+const RECLAIM_TIMEOUT: Duration = CLEANUP_TIMEOUT;
+/// The same, while a hundredth of the threshold or more has been used up since the removal.
+const SHORT_RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Evicted pods that are remembered for people.
 const REMEMBERED: usize = 32;
 /// The control plane's taint of nodes with memory pressure.
@@ -73,6 +75,8 @@ struct State {
     evicted: VecDeque<EvictedPod>,
     /// The last observations of memory.
     memory: BTreeMap<Signal, Observation>,
+    /// When containers or images were removed last.
+    removed_at: Option<Instant>,
 }
 
 /// A pod that was evicted.
@@ -173,6 +177,7 @@ impl EvictionManager {
                     }
                 } else {
                     wait_for_cleanup(host, &evicted).await;
+                    self.note_removal();
                 }
             }
         };
@@ -306,43 +311,62 @@ impl EvictionManager {
         evicted
     }
 
-    /// Frees what the node does not need. Returns whether that suffices.
+    /// Frees what the node does not need. Returns whether that, or the space of pods that were
+    /// evicted before, suffices.
     async fn reclaim(&self, host: &impl EvictionHost, urgent: &Urgent) -> bool {
-        let reclaims = reclaims(urgent.threshold.signal, urgent.layout);
-        let mut removed = false;
+        let signal = urgent.threshold.signal;
+        let reclaims = reclaims(signal, urgent.layout);
         for what in reclaims {
             match host.reclaim(*what).await {
-                Ok(any) => removed |= any,
+                Ok(true) => self.note_removal(),
+                Ok(false) => {}
                 Err(error) => warn!(?what, %error, "cannot reclaim everything"),
             }
         }
         if reclaims.is_empty() {
             return false;
         }
-        let mut looks = if removed { RECLAIM_LOOKS } else { 1 };
+        let removed_at = self.state.lock().removed_at;
+        let mut first = None;
         loop {
-            looks -= 1;
-            match self.is_resolved(host, urgent.threshold.signal).await {
-                Ok(false) if looks > 0 => sleep(CLEANUP_PERIOD).await,
-                Ok(resolved) => return resolved,
+            let left = match self.unresolved(host, signal).await {
+                Ok(None) => return true,
+                Ok(Some(left)) => left,
                 Err(error) => {
                     warn!(%error, "cannot observe the resources of the node after reclaiming");
                     return false;
                 }
+            };
+            let first = *first.get_or_insert(left);
+            let used_up = i128::from(first.available.saturating_sub(left.available)) * NANOS;
+            let longest = match used_up * 100 < urgent.threshold.quantity(&left) {
+                true => RECLAIM_TIMEOUT,
+                false => SHORT_RECLAIM_TIMEOUT,
+            };
+            if removed_at.is_none_or(|at| at.elapsed() >= longest) {
+                return false;
             }
+            sleep(CLEANUP_PERIOD).await;
         }
     }
 
-    /// Observes the node. Returns whether no threshold of the signal is met. Those of other signals,
-    /// which upstream includes, have their own turn: for them, no pod of this one's rank should go.
-    async fn is_resolved(&self, host: &impl EvictionHost, signal: Signal) -> Result<bool, String> {
+    fn note_removal(&self) {
+        self.state.lock().removed_at = Some(Instant::now());
+    }
+
+    /// Observes the node. Returns what is available if a threshold of the signal is met. Those of
+    /// other signals, which upstream includes, have their own turn: for them, no pod of this one's
+    /// rank should go.
+    async fn unresolved(
+        &self,
+        host: &impl EvictionHost,
+        signal: Signal,
+    ) -> Result<Option<Observation>, String> {
         let observed = host.observe().await?;
         let state = self.state.lock();
         let mut thresholds = state.thresholds.iter().filter(|it| it.signal == signal);
-        let observation = observed.signals.get(&signal);
-        Ok(!thresholds.any(|threshold| {
-            observation.is_some_and(|observation| threshold.is_unresolved(observation))
-        }))
+        let observation = observed.signals.get(&signal).copied();
+        Ok(observation.filter(|it| thresholds.any(|threshold| threshold.is_unresolved(it))))
     }
 
     /// Evicts the first pod by rank that is not critical.

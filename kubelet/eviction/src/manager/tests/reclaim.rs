@@ -28,8 +28,8 @@ async fn what_the_node_does_not_need_goes_before_pods() {
     assert_eq!(node.log(), expected);
 }
 
-#[tokio::test(start_paused = true)]
-async fn space_that_the_runtime_frees_later_spares_a_pod() {
+/// A node with too little space, on which a reclaim removes containers without any effect yet.
+fn node_that_frees_later() -> (EvictionManager, FakeNode) {
     let signal = Signal::NodeFsAvailable;
     let (manager, _events) = manager(|options| {
         options.thresholds = vec![Threshold::hard(signal, amount(100))];
@@ -37,18 +37,66 @@ async fn space_that_the_runtime_frees_later_spares_a_pod() {
     let node = FakeNode::default();
     node.set(signal, 50);
     node.add(pod("innocent", json!({})), memory(10));
-    {
-        let fake = &mut *node.0.lock();
-        fake.reclaimable = BTreeMap::from([("containers", (signal, 0))]);
-        fake.freed_later = Some((4, signal, 200));
-    }
+    node.0.lock().reclaimable = [("containers", (signal, 0))].into();
+    (manager, node)
+}
+
+#[tokio::test(start_paused = true)]
+async fn space_that_the_runtime_frees_later_spares_a_pod() {
+    let (manager, node) = node_that_frees_later();
+    node.0.lock().freed_later = Some((25, Signal::NodeFsAvailable, 200));
     assert_eq!(manager.synchronize(&node).await, NOBODY);
-    // If nothing was removed, there is nothing to wait for.
+    // After that, there is nothing to wait for.
+    sleep(Duration::from_secs(60)).await;
     node.0.lock().freed_later = None;
-    node.set(signal, 50);
+    node.set(Signal::NodeFsAvailable, 50);
     let begun = Instant::now();
     assert_eq!(manager.synchronize(&node).await, [PodUid::from("innocent")]);
     assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn space_of_an_evicted_pod_that_is_freed_later_spares_the_next() {
+    let (manager, node) = node_that_frees_later();
+    node.0.lock().reclaimable.clear();
+    node.add(pod("guilty", json!({})), logs(1000));
+    let cancel = CancellationToken::new();
+    let watch = async {
+        while node.0.lock().evictions.is_empty() {
+            sleep(Duration::from_secs(1)).await;
+        }
+        sleep(Duration::from_secs(15)).await;
+        node.set(Signal::NodeFsAvailable, 200);
+        sleep(Duration::from_secs(60)).await;
+        cancel.cancel();
+    };
+    tokio::join!(manager.run(&node, cancel.clone()), watch);
+    let names: Vec<String> = node
+        .pods()
+        .iter()
+        .map(|pod| identity::full_name(pod))
+        .collect();
+    assert_eq!(names, ["innocent_ns"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn space_is_not_waited_for_in_vain() {
+    for (lost_by_second, expected) in [(0, 30), (1, 5)] {
+        let (manager, node) = node_that_frees_later();
+        let begun = Instant::now();
+        let fill = async {
+            for second in 0..40 {
+                node.set(Signal::NodeFsAvailable, 50 - lost_by_second * second);
+                sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let evicted = async {
+            let evicted = manager.synchronize(&node).await;
+            (evicted, begun.elapsed().as_secs())
+        };
+        let (_, evicted) = tokio::join!(fill, evicted);
+        assert_eq!(evicted, (vec![PodUid::from("innocent")], expected));
+    }
 }
 
 #[tokio::test(start_paused = true)]
