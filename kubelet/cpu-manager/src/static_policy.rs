@@ -264,8 +264,23 @@ impl StaticPolicy {
         state.shared = state.shared.union(&released);
     }
 
-    fn available(&self, state: &CpuState) -> CpuSet {
+    /// The CPUs that containers can still have for themselves.
+    pub fn available(&self, state: &CpuState) -> CpuSet {
         state.shared.difference(&self.reserved)
+    }
+
+    /// The CPUs of containers without exclusive ones. If strict reservation leaves none, they run on
+    /// the reserved CPUs, as exclusive ones stay exclusive.
+    pub fn shared(&self, state: &CpuState) -> CpuSet {
+        match state.shared.is_empty() {
+            true => self.reserved.clone(),
+            false => state.shared.clone(),
+        }
+    }
+
+    /// The machine's CPUs.
+    pub const fn topology(&self) -> &CpuTopology {
+        &self.topology
     }
 
     fn reusable_by(&self, pod: &str) -> &CpuSet {

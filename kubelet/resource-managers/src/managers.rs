@@ -1,0 +1,492 @@
+//! The managers of a node.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use atomic_file::Durability;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_cpu_manager::{CpuState, CpuTopology, Level, StaticPolicy as CpuPolicy};
+use kubelet_host::{cpu_set::CpuSet, repeatable::blocking};
+use kubelet_machine_info::MachineInfo;
+use kubelet_memory_manager::{MemoryState, StaticPolicy as MemoryPolicy};
+use kubelet_metrics::{Collector, Exposition, Family, Gauge};
+use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_topology_manager::{Policy, PolicyName, ResourceHints, TopologyHint};
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use tracing::info;
+
+use crate::{
+    error::{AdmissionError, StartError},
+    held::{Held, HeldCpus, HeldMemory},
+    metrics::Metrics,
+    options::{CpuOptions, ResourceManagerOptions, Scope, TopologyOptions},
+    requests::{self, Request, Role},
+    state_file::{self, CPU_FILE, MEMORY_FILE},
+};
+
+/// The names of the policies in the state files.
+const CPU_POLICIES: [&str; 2] = ["none", "static"];
+const MEMORY_POLICIES: [&str; 2] = ["None", "Static"];
+/// The boundary of alignment in metrics.
+const NUMA_NODE: &str = "numa_node";
+
+/// The managers of CPUs and memory, and the topology manager. The default manages nothing.
+#[derive(Debug, Default)]
+pub struct ResourceManagers {
+    topology: Option<Topology>,
+    keeps_cpu_quota: bool,
+    root_dir: PathBuf,
+    state: Mutex<State>,
+    /// Taken while files are written.
+    saving: tokio::sync::Mutex<()>,
+    changed: Notify,
+    metrics: Metrics,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Held,
+    /// Grows with each change.
+    version: u64,
+    /// The version in the files.
+    saved: u64,
+}
+
+#[derive(Debug)]
+struct Topology {
+    policy: Policy,
+    scope: Scope,
+    /// Whether each admitted container is aligned.
+    guarantees: bool,
+}
+
+impl ResourceManagers {
+    /// The managers with what containers have by the state files in `root_dir`. Blocks.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(
+        options: &ResourceManagerOptions,
+        machine: &MachineInfo,
+        root_dir: &Path,
+    ) -> Result<Self, StartError> {
+        let topology = options.topology.as_ref();
+        let topology = topology.map(|options| Topology::new(options, machine));
+        let held = Held {
+            cpu: start_cpus(options.cpu.as_ref(), machine, root_dir)?,
+            memory: start_memory(options, machine, root_dir)?,
+        };
+        let metrics = Metrics::default();
+        for scope in ["container", "pod"] {
+            if options.topology.is_some() {
+                metrics.aligned.of([scope, NUMA_NODE]);
+                metrics.not_aligned.of([scope, NUMA_NODE]);
+            }
+        }
+        if held.cpu.is_some() {
+            metrics.aligned.of(["container", "physical_cpu"]);
+            metrics.aligned.of(["container", "uncore_cache"]);
+            metrics.not_aligned.of(["container", "physical_cpu"]);
+        }
+        let cpu = options.cpu.as_ref();
+        Ok(Self {
+            topology: topology.transpose()?,
+            keeps_cpu_quota: cpu.is_some_and(|cpu| cpu.keeps_quota),
+            root_dir: root_dir.to_owned(),
+            state: Mutex::new(State {
+                held,
+                version: 1,
+                saved: 0,
+            }),
+            saving: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            metrics,
+        })
+    }
+
+    /// Gives the pod's containers what they request. What they have already, they keep. On an error,
+    /// they get nothing.
+    ///
+    /// # Errors
+    /// The pod must be rejected.
+    pub fn admit(&self, pod: &Pod) -> Result<(), AdmissionError> {
+        self.metrics.admissions.of([]).increment();
+        let begun = Instant::now();
+        let admitted = self.give_all(pod);
+        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        self.metrics.admission_durations.of([]).observe(took);
+        admitted
+    }
+
+    fn give_all(&self, pod: &Pod) -> Result<(), AdmissionError> {
+        let requests = requests::of_pod(pod);
+        let uid = PodUid::of(pod);
+        let mut state = self.state.lock();
+        if state.held.has_all(uid.as_str(), &requests) {
+            return Ok(());
+        }
+        let before = state.held.clone();
+        let given = self.give(&mut state.held, uid.as_str(), &requests);
+        if let Err(error) = given {
+            state.held = before;
+            if self.topology.is_some() {
+                self.metrics.admission_errors.of([]).increment();
+            }
+            return Err(error);
+        }
+        for request in &requests {
+            let cpus = state.held.cpu.as_ref();
+            let cpus = cpus.and_then(|cpu| cpu.state.of(uid.as_str(), request.container));
+            let memory = state.held.memory.as_ref();
+            let memory = memory.and_then(|it| it.nodes_of(uid.as_str(), request.container));
+            if cpus.is_some() || memory.is_some() {
+                info!(
+                    pod = identity::full_name(pod), pod_uid = %uid, container = request.container,
+                    cpus = cpus.map(tracing::field::display),
+                    memory_nodes = memory.map(tracing::field::display),
+                    "assigned resources"
+                );
+            }
+        }
+        self.note_change(&mut state);
+        Ok(())
+    }
+
+    fn give(
+        &self,
+        held: &mut Held,
+        pod: &str,
+        requests: &[Request<'_>],
+    ) -> Result<(), AdmissionError> {
+        const ANYWHERE: TopologyHint = TopologyHint {
+            nodes: None,
+            preferred: false,
+        };
+        let of_pod = match &self.topology {
+            Some(topology) if topology.scope == Scope::Pod => {
+                let hints = held.pod_hints(pod, requests);
+                Some(self.choose(topology, "pod", &hints)?)
+            }
+            _ => None,
+        };
+        let mut ended = Vec::new();
+        for request in requests {
+            let hint = match (&self.topology, of_pod) {
+                (_, Some(hint)) => hint,
+                (Some(topology), None) => {
+                    self.choose(topology, "container", &held.hints(pod, request))?
+                }
+                (None, None) => ANYWHERE,
+            };
+            held.give(pod, request, &ended, hint, &self.metrics)?;
+            if of_pod.is_none() {
+                self.count_aligned("container");
+            }
+            if request.role == Role::Init {
+                ended.push(request.container);
+            }
+        }
+        if of_pod.is_some() {
+            self.count_aligned("pod");
+        }
+        Ok(())
+    }
+
+    fn choose(
+        &self,
+        topology: &Topology,
+        scope: &'static str,
+        hints: &[ResourceHints],
+    ) -> Result<TopologyHint, AdmissionError> {
+        let (hint, is_admitted) = topology.policy.merge(hints);
+        if is_admitted {
+            return Ok(hint);
+        }
+        if topology.guarantees {
+            let counter = self.metrics.not_aligned.of([scope, NUMA_NODE]);
+            counter.increment();
+        }
+        Err(AdmissionError::Topology)
+    }
+
+    fn count_aligned(&self, scope: &'static str) {
+        if self.topology.as_ref().is_some_and(|it| it.guarantees) {
+            self.metrics.aligned.of([scope, NUMA_NODE]).increment();
+        }
+    }
+
+    fn note_change(&self, state: &mut State) {
+        state.version += 1;
+        self.changed.notify_one();
+    }
+
+    /// Takes what containers have whose pods are not among these.
+    pub fn release_gone(&self, active: &[Arc<Pod>]) {
+        let mut state = self.state.lock();
+        if state.held.cpu.is_none() && state.held.memory.is_none() {
+            return;
+        }
+        let uids: Vec<PodUid> = active.iter().map(|pod| PodUid::of(pod)).collect();
+        let mut containers = BTreeMap::<&str, BTreeSet<&str>>::new();
+        for (uid, pod) in uids.iter().zip(active) {
+            let names = pod.spec.iter().flat_map(|spec| {
+                let init = spec.init_containers.iter().flatten();
+                init.chain(&spec.containers).map(|it| it.name.as_str())
+            });
+            containers.insert(uid.as_str(), names.collect());
+        }
+        let exists = |pod: &str, container: &str| {
+            let of_pod = containers.get(pod);
+            of_pod.is_some_and(|names| names.contains(container))
+        };
+        if state.held.release_gone(exists) {
+            self.note_change(&mut state);
+        }
+    }
+
+    /// Takes the memory of the init containers before `container`, which starts.
+    pub fn container_starts(&self, pod: &Pod, container: &str) {
+        let mut state = self.state.lock();
+        if state.held.memory.is_none() {
+            return;
+        }
+        let requests = requests::of_pod(pod);
+        let before = requests.iter().take_while(|it| it.container != container);
+        let init = before.filter(|it| it.role == Role::Init);
+        let ended: Vec<&str> = init.map(|it| it.container).collect();
+        let uid = PodUid::of(pod);
+        if state.held.release_memory(uid.as_str(), &ended) {
+            self.note_change(&mut state);
+        }
+    }
+
+    /// The CPUs on which a container runs; `None` if it may run on all.
+    pub fn cpus(&self, pod: &PodUid, container: &str) -> Option<CpuSet> {
+        let state = self.state.lock();
+        let cpu = state.held.cpu.as_ref()?;
+        Some(cpu.of(pod.as_str(), container))
+    }
+
+    /// The NUMA nodes of a container's memory, such as `0-1`; `None` if it may have memory of all.
+    pub fn memory_nodes(&self, pod: &PodUid, container: &str) -> Option<CpuSet> {
+        let state = self.state.lock();
+        state
+            .held
+            .memory
+            .as_ref()?
+            .nodes_of(pod.as_str(), container)
+    }
+
+    /// Whether the CPU quota of a container does not apply, as it has CPUs of its own.
+    pub fn is_without_quota(&self, pod: &PodUid, container: &str) -> bool {
+        self.exclusive(pod, |containers| containers.contains_key(container))
+    }
+
+    /// Whether the CPU quota of a pod does not apply, as a container has CPUs of its own.
+    pub fn is_pod_without_quota(&self, pod: &PodUid) -> bool {
+        self.exclusive(pod, |_| true)
+    }
+
+    fn exclusive(
+        &self,
+        pod: &PodUid,
+        has_some: impl Fn(&BTreeMap<String, CpuSet>) -> bool,
+    ) -> bool {
+        let state = self.state.lock();
+        let cpu = state.held.cpu.as_ref().filter(|_| !self.keeps_cpu_quota);
+        let of_pod = cpu.and_then(|cpu| cpu.state.exclusive.get(pod.as_str()));
+        of_pod.is_some_and(has_some)
+    }
+
+    /// Whether CPUs are managed.
+    pub fn manages_cpus(&self) -> bool {
+        self.state.lock().held.cpu.is_some()
+    }
+
+    /// Whether memory is managed.
+    pub fn manages_memory(&self) -> bool {
+        self.state.lock().held.memory.is_some()
+    }
+
+    /// Waits until containers got or lost resources.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Writes what has changed to the state files.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub async fn save(&self) -> io::Result<()> {
+        let _turn = self.saving.lock().await;
+        let (files, version) = {
+            let state = self.state.lock();
+            if state.version == state.saved {
+                return Ok(());
+            }
+            (state.held.files()?, state.version)
+        };
+        let dir = self.root_dir.clone();
+        let write = move || -> io::Result<()> {
+            for (name, content) in files {
+                let path = dir.join(name);
+                atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Synced)?;
+            }
+            Ok(())
+        };
+        blocking(write).await.map_err(io::Error::other)??;
+        self.state.lock().saved = version;
+        Ok(())
+    }
+}
+
+impl Topology {
+    fn new(options: &TopologyOptions, machine: &MachineInfo) -> Result<Self, StartError> {
+        let count = machine.topology.len();
+        if count > options.most_nodes {
+            return Err(StartError::Policy {
+                field: "topologyManagerPolicy",
+                rule: format!(
+                    "the machine has {count} NUMA nodes, and at most {} are supported; each \
+                     further one doubles the time to admit a pod; \
+                     topologyManagerPolicyOptions[max-allowable-numa-nodes] can allow more",
+                    options.most_nodes
+                ),
+            });
+        }
+        Ok(Self {
+            policy: Policy::new(options.policy, &machine.topology, options.prefer_closest),
+            scope: options.scope,
+            guarantees: options.policy == PolicyName::SingleNumaNode,
+        })
+    }
+}
+
+impl Held {
+    /// Names and contents of the state files.
+    fn files(&self) -> io::Result<Vec<(&'static str, String)>> {
+        let mut files = Vec::new();
+        if let Some(cpu) = &self.cpu {
+            files.push((CPU_FILE, cpu.state.to_file(CPU_POLICIES[1])?));
+        }
+        if let Some(memory) = &self.memory {
+            files.push((MEMORY_FILE, memory.state.to_file(MEMORY_POLICIES[1])?));
+        }
+        Ok(files)
+    }
+}
+
+impl HeldMemory {
+    fn nodes_of(&self, pod: &str, container: &str) -> Option<CpuSet> {
+        let blocks = self.state.of(pod, container)?;
+        let nodes = blocks
+            .iter()
+            .flat_map(|it| it.numa_affinity.iter().copied());
+        let nodes: CpuSet = nodes.collect();
+        (!nodes.is_empty()).then_some(nodes)
+    }
+}
+
+fn start_cpus(
+    options: Option<&CpuOptions>,
+    machine: &MachineInfo,
+    root_dir: &Path,
+) -> Result<Option<HeldCpus>, StartError> {
+    let path = root_dir.join(CPU_FILE);
+    let name = CPU_POLICIES[usize::from(options.is_some())];
+    let state = state_file::read(&path, |content| CpuState::parse(content, name))?;
+    let Some(options) = options else {
+        return Ok(None);
+    };
+    let policy = CpuPolicy::new(
+        CpuTopology::of(machine),
+        options.reserved.clone(),
+        options.reserved_count,
+        options.policy,
+    );
+    let policy = policy.map_err(|rule| StartError::Policy {
+        field: "cpuManagerPolicy",
+        rule,
+    })?;
+    let mut state = state.unwrap_or_default();
+    let started = policy.start(&mut state);
+    started.map_err(|rule| StartError::State { path, rule })?;
+    Ok(Some(HeldCpus {
+        policy,
+        state,
+        full_cores: options.policy.full_cores,
+    }))
+}
+
+fn start_memory(
+    options: &ResourceManagerOptions,
+    machine: &MachineInfo,
+    root_dir: &Path,
+) -> Result<Option<HeldMemory>, StartError> {
+    let path = root_dir.join(MEMORY_FILE);
+    let name = MEMORY_POLICIES[usize::from(options.memory.is_some())];
+    let state = state_file::read(&path, |content| MemoryState::parse(content, name))?;
+    let Some(reserved) = &options.memory else {
+        return Ok(None);
+    };
+    let unknown = reserved.keys().find(|node| {
+        let mut nodes = machine.topology.iter();
+        !nodes.any(|known| known.node_id == **node)
+    });
+    if let Some(node) = unknown {
+        return Err(StartError::Policy {
+            field: "reservedMemory",
+            rule: format!("the machine has no NUMA node {node}"),
+        });
+    }
+    let policy = MemoryPolicy::new(&machine.topology, reserved);
+    let policy = policy.map_err(|rule| StartError::Policy {
+        field: "memoryManagerPolicy",
+        rule,
+    })?;
+    let mut state = state.unwrap_or_default();
+    let started = policy.start(&mut state);
+    started.map_err(|rule| StartError::State { path, rule })?;
+    Ok(Some(HeldMemory { policy, state }))
+}
+
+impl Collector for ResourceManagers {
+    fn collect(&self, page: &mut Exposition) {
+        self.metrics.collect(page);
+        let state = self.state.lock();
+        let Some(cpu) = &state.held.cpu else {
+            return;
+        };
+        let exclusive = cpu.exclusive();
+        page.gauge(
+            "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+            "[ALPHA] The total number of CPUs exclusively allocated to containers running on this \
+             node",
+            exclusive.len(),
+        );
+        page.gauge(
+            "kubelet_cpu_manager_shared_pool_size_millicores",
+            "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+            cpu.policy.available(&cpu.state).len() * 1000,
+        );
+        let per_node = Family::<Gauge, 1>::gauge(
+            "kubelet_cpu_manager_allocation_per_numa",
+            "[ALPHA] Number of CPUs allocated per NUMA node",
+            [NUMA_NODE],
+        );
+        for place in cpu.policy.topology().places_of(&exclusive).values() {
+            let node = place.at(Level::NumaNode).to_string();
+            per_node.with([Cow::Owned(node)]).increment();
+        }
+        per_node.collect(page);
+    }
+}
