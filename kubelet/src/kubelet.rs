@@ -24,6 +24,7 @@ use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
 use kubelet_resource_analyzer::ResourceAnalyzer;
+use kubelet_resource_managers::ResourceManagers;
 use kubelet_runtime::{RuntimeManager, RuntimeParts};
 use kubelet_stats::StatsProvider;
 use kubelet_volume::{
@@ -80,6 +81,7 @@ struct Shared {
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
+    managers: Arc<ResourceManagers>,
     cgroups: Arc<PodCgroups>,
     stats: Arc<StatsProvider>,
     system_cgroups: Arc<SystemCgroups>,
@@ -125,6 +127,8 @@ pub struct KubeletParts {
     pub objects: Arc<dyn Objects>,
     /// The API server that receives the statuses of pods; none on a standalone node.
     pub membership: Option<Membership>,
+    /// What containers have for themselves.
+    pub managers: Arc<ResourceManagers>,
     /// Receives the events of the node and its pods.
     pub events: EventRecorder,
     /// Whether every source of pods was read. Until then, no orphaned pod is killed.
@@ -165,6 +169,7 @@ impl Kubelet {
             cri,
             objects,
             membership,
+            managers,
             events,
             sources_ready,
         } = parts;
@@ -198,6 +203,7 @@ impl Kubelet {
             &options.allowed_unsafe_sysctls,
             Arc::clone(&shutdown),
             Arc::clone(&eviction),
+            Arc::clone(&managers),
         );
         let host_ips = HostIps::new(local_node.ips.clone(), node_object.clone());
         let statuses = StatusManager::new(host_ips.clone(), Arc::clone(&probe_results));
@@ -222,6 +228,7 @@ impl Kubelet {
             objects: Arc::clone(&objects),
             probes: Arc::clone(&probe_results),
             cgroups: Arc::clone(&cgroups),
+            managers: Arc::clone(&managers),
             events: events.clone(),
         }));
         let facts = NodeFacts::standalone(&local_node, &options.node_labels, &allocatable);
@@ -335,6 +342,7 @@ impl Kubelet {
             pods,
             statuses,
             runtime,
+            managers,
             cgroups,
             stats,
             volumes,

@@ -10,6 +10,7 @@ use kubelet_host::{
     selinux, version,
 };
 use kubelet_node::capacity::{self, OverReserved};
+use kubelet_resource_managers::StartError;
 use kubelet_server::{ClusterDependencies, ServerError, Servers};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -23,6 +24,7 @@ use crate::{
     config::settings::Settings,
     host,
     kubelet::{Kubelet, KubeletError, KubeletParts, pod_runner::PodRunner},
+    resource_managers,
     root_dir::{RootDirError, RootDirLock},
     run_once::RunOnceResult,
     sources::{
@@ -61,6 +63,9 @@ pub enum RunError {
         .0.join(", ")
     )]
     SwapOn(Vec<String>),
+    /// CPUs and memory cannot be managed as configured.
+    #[error(transparent)]
+    Managers(#[from] StartError),
     /// More is reserved than the node has.
     #[error(transparent)]
     OverReserved(#[from] OverReserved),
@@ -115,6 +120,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     let machine = Machine::read();
     let capacity = capacity::read(&machine, &options.node.root_dir, &options.capacity);
     capacity::check(&capacity, &options.capacity)?;
+    let managers = Arc::new(resource_managers::start(options, &machine).await?);
     if options.node.selinux.is_some() {
         selinux::label_plugin_dirs(&options.node.root_dir);
     }
@@ -135,6 +141,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             None => Arc::new(NoObjects),
         },
         membership: cluster.as_ref().map(Cluster::membership),
+        managers,
         events: match &cluster {
             Some(cluster) => cluster.events().clone(),
             None => EventRecorder::default(),

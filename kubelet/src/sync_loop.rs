@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 use self::inputs::SyncLoopInput;
 pub(crate) use self::{inputs::SyncLoopInputs, monitor::LoopMonitor};
 use crate::{
-    active_pods::active_pods,
+    active_pods::{active_pods, pods_with_containers},
     housekeeping::Housekeeping,
     lifecycle::{Admission, AdmissionOutcome, NodeSource, preemption},
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
@@ -275,7 +275,11 @@ impl SyncLoop<'_> {
             } else {
                 let granted = self.runtime.granted(&pod);
                 let node = self.node.facts();
-                self.admission.admit(&granted, &node, &others)
+                let admitted = self.admission.admit(&granted, &node, &others);
+                admitted.and_then(|outcome| match outcome {
+                    AdmissionOutcome::Now => self.allocate(&granted).map(|()| outcome),
+                    AdmissionOutcome::AfterPreemption(_) => Ok(outcome),
+                })
             };
             match admitted {
                 Ok(AdmissionOutcome::Now) => {
@@ -313,6 +317,17 @@ impl SyncLoop<'_> {
                 }
             }
         }
+    }
+
+    /// Gives an admitted pod what its containers have for themselves, which containers that are gone
+    /// may have had.
+    fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
+        if (self.sources_ready)() {
+            let (pods, statuses, workers) = (self.pods, self.statuses, self.workers);
+            let others = pods_with_containers(pods, statuses, workers, self.runtime);
+            self.runtime.managers().release_gone(&others);
+        }
+        self.admission.allocate(pod)
     }
 
     /// Rejects the pod. Its running containers end first, and only then does it fail, so that its
@@ -364,16 +379,27 @@ impl SyncLoop<'_> {
             pods,
             ..
         } = self;
+        let mut ready = Vec::new();
         waiting.retain(|uid, victims| {
             victims.retain(|victim| !workers.has_ended(victim));
-            if victims.is_empty()
-                && let Some(pod) = pods.get(uid)
-            {
-                info!(pod = identity::full_name(&pod), pod_uid = %uid, "pod added");
-                workers.update(&pod);
+            if victims.is_empty() {
+                ready.extend(pods.get(uid));
             }
             !victims.is_empty()
         });
+        for pod in ready {
+            let uid = PodUid::of(&pod);
+            match self.allocate(&self.runtime.granted(&pod)) {
+                Ok(()) => {
+                    info!(pod = identity::full_name(&pod), pod_uid = %uid, "pod added");
+                    self.workers.update(&pod);
+                }
+                Err(rejection) => {
+                    self.runtime.ungrant(&uid);
+                    self.reject(&pod, rejection);
+                }
+            }
+        }
     }
 
     fn remove(&mut self, pod: &Pod) {

@@ -29,6 +29,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::{cpu, identity::PodUid, qos::QosClass};
+use kubelet_resource_managers::ResourceManagers;
 use parking_lot::Mutex;
 use tracing::debug;
 
@@ -64,6 +65,8 @@ pub struct ContainerManager {
     best_effort: CgroupName,
     /// Sizes of huge pages in bytes.
     page_sizes: Vec<u64>,
+    /// Pods with CPUs of their own have no CPU quota.
+    managers: Arc<ResourceManagers>,
     /// The pods whose cgroups this process has created or found.
     known: Mutex<BTreeSet<PodUid>>,
     /// The running pods that have no cgroup, because they were started without one.
@@ -81,6 +84,7 @@ impl ContainerManager {
         cgroups: Arc<dyn Cgroups>,
         options: ContainerManagerOptions,
         page_sizes: Vec<u64>,
+        managers: Arc<ResourceManagers>,
     ) -> Result<Self, CgroupError> {
         let root = CgroupName::parse(&options.cgroup_root)?;
         let pods = root.child(PODS)?;
@@ -94,6 +98,7 @@ impl ContainerManager {
             root,
             pods,
             page_sizes,
+            managers,
             known: Mutex::default(),
             without: Mutex::default(),
             protected: Mutex::default(),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 /// Options of the cgroups of pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodCgroupOptions {
     /// Whether CPU limits are enforced (`cpuCFSQuota`).
     pub cpu_cfs_quota: bool,

@@ -115,7 +115,9 @@ impl ContainerManager {
     fn limits(&self, pod: &Pod) -> CgroupConfig {
         let none = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&none);
-        pod_config::of_pod(spec, &self.options.pods, self.cgroups.is_v2())
+        let mut options = self.options.pods;
+        options.cpu_cfs_quota &= !self.managers.is_pod_without_quota(&PodUid::of(pod));
+        pod_config::of_pod(spec, &options, self.cgroups.is_v2())
     }
 
     /// Removes the cgroup of a pod that has ended, and kills what is still in it. Does nothing for a

@@ -19,6 +19,7 @@ fn manager(cgroups: &Arc<FakeCgroups>, options: ContainerManagerOptions) -> Cont
         Arc::clone(cgroups) as Arc<dyn Cgroups>,
         options,
         vec![2 << 20],
+        Arc::default(),
     )
     .unwrap()
 }

@@ -4,6 +4,7 @@
 
 pub mod actions;
 pub mod container_config;
+mod cpu_sets;
 pub mod dns;
 pub mod env;
 pub mod hash;
@@ -34,15 +35,18 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::PodCgroups;
 use kubelet_cri_client::CriClient;
 use kubelet_host::{host_ips::HostIps, local_node::LocalNode, machine::Machine};
 use kubelet_image::{ImageManager, ImageOptions};
-use kubelet_pod_spec::resources::ResourceList;
+use kubelet_pod_spec::{identity::PodUid, resources::ResourceList};
 use kubelet_prober::results::ProbeResults;
+use kubelet_resource_managers::ResourceManagers;
 
 use self::{
+    cpu_sets::CpuSets,
     dns::DnsOptions,
     resize::PodGrants,
     resources::{ResourceOptions, Rules},
@@ -86,6 +90,8 @@ pub struct RuntimeManager {
     options: RuntimeOptions,
     host_ips: HostIps,
     cgroups: Arc<PodCgroups>,
+    managers: Arc<ResourceManagers>,
+    cpu_sets: CpuSets,
     /// Name of the runtime, once known.
     name: OnceLock<String>,
     seccomp_root: PathBuf,
@@ -120,6 +126,8 @@ pub struct RuntimeParts {
     pub probes: Arc<ProbeResults>,
     /// The cgroups of pods.
     pub cgroups: Arc<PodCgroups>,
+    /// What containers have for themselves.
+    pub managers: Arc<ResourceManagers>,
     /// Records events.
     pub events: EventRecorder,
 }
@@ -137,6 +145,7 @@ impl RuntimeManager {
             objects,
             probes,
             cgroups,
+            managers,
             events,
         } = parts;
         let (images_of, told) = (Arc::clone(&objects), events.clone());
@@ -146,6 +155,8 @@ impl RuntimeManager {
             cri,
             host_ips,
             cgroups,
+            managers,
+            cpu_sets: CpuSets::default(),
             objects,
             probes,
             name: OnceLock::new(),
@@ -177,12 +188,25 @@ impl RuntimeManager {
         &self.machine
     }
 
-    /// The options and machine properties that container resources depend on.
+    /// The options and machine properties that the resources of pods depend on.
     fn rules(&self) -> Rules<'_> {
         Rules {
             options: self.options.resources,
             machine: &self.machine,
         }
+    }
+
+    /// The same for a container: one with CPUs of its own has no CPU quota.
+    fn rules_of(&self, pod: &Pod, container: &str) -> Rules<'_> {
+        let mut rules = self.rules();
+        let is_exempt = self.managers.is_without_quota(&PodUid::of(pod), container);
+        rules.options.cpu_cfs_quota &= !is_exempt;
+        rules
+    }
+
+    /// What containers have for themselves.
+    pub fn managers(&self) -> &ResourceManagers {
+        &self.managers
     }
 
     /// The source of API objects, such as config data.

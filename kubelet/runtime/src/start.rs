@@ -192,9 +192,10 @@ impl RuntimeManager {
                 seccomp_default: self.options.seccomp_default,
                 user_namespace: pod_context.user_namespace.clone(),
             },
-            rules: self.rules(),
+            rules: self.rules_of(pod, &container.name),
         };
         let mut config = container_config(pod, spec, container, parts)?;
+        self.pin(pod, &container.name, &mut config);
         let linux = config.linux.as_mut();
         if let Some(context) = linux.and_then(|linux| linux.security_context.as_mut()) {
             let mut groups = pod_context.volumes.extra_groups();
@@ -211,7 +212,13 @@ impl RuntimeManager {
         container: &Container,
         config: ContainerConfig,
     ) -> Result<String, StartError> {
-        let subject = Subject::Container(pod_context.pod, &container.name);
+        let PodStartContext { pod, .. } = *pod_context;
+        let subject = Subject::Container(pod, &container.name);
+        // A restarted kubelet must not give them to another container.
+        let saved = self.managers.save().await;
+        saved.map_err(StartError::SaveResources)?;
+        let linux = config.linux.as_ref().and_then(|it| it.resources.as_ref());
+        let cpus = linux.map(|linux| linux.cpuset_cpus.clone());
         let id = self
             .cri
             .create_container(
@@ -222,6 +229,8 @@ impl RuntimeManager {
             .await
             .map_err(StartError::Create)?;
         pod_context.state.created(&container.name, &id);
+        self.cpu_sets.sent(&id, cpus.unwrap_or_default());
+        self.managers.container_starts(pod, &container.name);
         self.events
             .normal(subject, reason::CREATED, "Container created");
         let started = self.cri.start_container(&id).await;

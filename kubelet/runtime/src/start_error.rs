@@ -1,6 +1,6 @@
 //! Why a container was not started, with the reason that the pod's status shows.
 
-use std::{fmt::Display, time::Duration};
+use std::{fmt::Display, io, time::Duration};
 
 use go_duration::GoDuration;
 use k8s_openapi::api::core::v1::Pod;
@@ -49,6 +49,9 @@ pub enum StartError {
     /// A file of the kubelet for the container could not be created.
     #[error(transparent)]
     File(#[from] FileError),
+    /// What the container has for itself could not be saved.
+    #[error("cannot save which CPUs and memory containers have: {0}")]
+    SaveResources(#[source] io::Error),
     /// The target container, whose PID namespace it joins, does not exist.
     #[error("unable to find target container {0}")]
     Target(String),
@@ -84,6 +87,7 @@ impl StartError {
             | Self::Features(_)
             | Self::Config(_)
             | Self::File(_)
+            | Self::SaveResources(_)
             | Self::Target(_) => "CreateContainerConfigError",
             Self::Create(_) => "CreateContainerError",
             Self::Run(_) => "RunContainerError",
@@ -110,6 +114,7 @@ impl StartError {
             | Self::Features(_)
             | Self::Config(_)
             | Self::File(_)
+            | Self::SaveResources(_)
             | Self::Target(_) => failed(self),
             Self::Create(error) => failed(&error.words()),
             Self::Unlisted(_) | Self::Run(_) | Self::PostStart { .. } => {}

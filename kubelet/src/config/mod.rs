@@ -16,6 +16,7 @@ pub mod kubelet_defaults;
 pub mod kubelet_validation;
 mod log_settings;
 pub mod reservation;
+mod resource_manager_settings;
 pub mod server_settings;
 pub mod settings;
 pub mod settings_error;

@@ -31,6 +31,7 @@ use super::{
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
     log_settings::log_rotation,
+    resource_manager_settings,
     server_settings::{self, GivenConfig},
     settings_error::SettingsError,
     shutdown_settings::shutdown_grace_periods,
@@ -209,6 +210,7 @@ fn validated(merged: &Value) -> Result<KubeletConfiguration, SettingsError> {
     let mut faults = validate(&config);
     faults.extend(system_cpus::reserve(&mut config));
     faults.extend(isolation_validation::validate(&config));
+    faults.extend(resource_manager_settings::validate(&config));
     faults.extend(server_settings::validate(&config));
     if !faults.is_empty() {
         return Err(SettingsError::Invalid { faults });
@@ -237,6 +239,8 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
             seccomp_default: config.seccomp_default == Some(true),
         },
         cgroups: cgroups(config),
+        managers: resource_manager_settings::managers(config),
+        cpu_reconcile_period: span(config.cpu_manager_reconcile_period),
         system_cgroups: system_cgroups(config, flags.runtime_cgroups.as_deref()),
         capacity: capacity(config),
         eviction: eviction(config),

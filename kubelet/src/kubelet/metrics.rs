@@ -49,6 +49,7 @@ impl Kubelet {
         parts.csi_drivers.collect(page);
         parts.analyzer.collect(page);
         parts.admission.collect(page);
+        parts.managers.collect(page);
         parts.eviction.collect(page);
         parts.images.collect(page);
         parts.starts.collect(page);

@@ -9,6 +9,7 @@ use kubelet_garbage_collector::{ContainerGcOptions, ImageGcOptions};
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
 use kubelet_node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod};
+use kubelet_resource_managers::ResourceManagerOptions;
 use kubelet_runtime::RuntimeOptions;
 
 use crate::{node_pressure::MeasurementSource, pod_cgroups::options::CgroupOptions};
@@ -27,6 +28,11 @@ pub struct KubeletOptions {
     /// The cgroups of pods; none if the runtime chooses where it creates those of containers
     /// (`cgroupsPerQOS` is false).
     pub cgroups: Option<CgroupOptions>,
+    /// What containers can have for themselves.
+    pub managers: ResourceManagerOptions,
+    /// How often the CPUs of containers are compared with what they should be
+    /// (`cpuManagerReconcilePeriod`).
+    pub cpu_reconcile_period: Duration,
     /// The cgroups of the node's daemons.
     pub system_cgroups: SystemCgroupOptions,
     /// The node's capacity for pods.
@@ -67,6 +73,8 @@ impl Default for KubeletOptions {
             cri: CriOptions::default(),
             runtime: RuntimeOptions::default(),
             cgroups: None,
+            managers: ResourceManagerOptions::default(),
+            cpu_reconcile_period: Duration::from_secs(10),
             system_cgroups: SystemCgroupOptions::default(),
             capacity: CapacityOptions::default(),
             eviction: EvictionOptions::default(),

@@ -25,6 +25,7 @@ use super::{Kubelet, logs::running_logs};
 use crate::{
     active_pods::active_pods,
     allocation::Allocator,
+    cpu_set_keeper::CpuSetKeeper,
     graceful_shutdown::{inhibitor_lock::InhibitorLockHolder, pod_killer::PodKiller},
     host,
     housekeeping::{Directories, Housekeeping, LeftoverCgroups},
@@ -162,6 +163,7 @@ impl PodRunner {
             Box::pin(parts.analyzer.run(cancel.clone())),
             Box::pin(kubelet.protect_node(orphans, cancel.clone())),
             Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
+            Box::pin(kubelet.keep_cpu_sets(cancel.clone())),
             Box::pin(cancel.run_until_cancelled(parts.system_cgroups.run())),
             sync_loop.run(inputs, cancel.clone()),
             allocator.run(cancel.clone()),
@@ -221,7 +223,16 @@ impl Kubelet {
         let node = repeatable::blocking(read).await.unwrap_or_default();
         if let Some(options) = &parts.options.cgroups {
             let machine = parts.runtime.machine();
-            pod_cgroups::start(&parts.cgroups, options, &parts.cri, machine, &node).await;
+            let managers = &parts.managers;
+            pod_cgroups::start(
+                &parts.cgroups,
+                options,
+                &parts.cri,
+                machine,
+                &node,
+                managers,
+            )
+            .await;
         }
         node
     }
@@ -233,6 +244,20 @@ impl Kubelet {
             node,
             pods: || active_pods(&parts.pods, &parts.statuses, &parts.workers),
             events: &parts.events,
+        };
+        keeper.run(cancel).await;
+    }
+
+    async fn keep_cpu_sets(&self, cancel: CancellationToken) {
+        let parts = &*self.0;
+        let keeper = CpuSetKeeper {
+            runtime: &parts.runtime,
+            pods: &parts.pods,
+            statuses: &parts.statuses,
+            workers: &parts.workers,
+            cache: &parts.cache,
+            sources_ready: &*parts.sources_ready,
+            period: parts.options.cpu_reconcile_period,
         };
         keeper.run(cancel).await;
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kubelet_metrics::{Counter, Exposition, Family};
 
 /// Reasons that are counted separately, as upstream; others are grouped.
-const REASONS: [&str; 14] = [
+const REASONS: [&str; 15] = [
     "AppArmor",
     "Evicted",
     "NodeShutdown",
@@ -18,6 +18,7 @@ const REASONS: [&str; 14] = [
     "PodOSSelectorNodeLabelDoesNotMatch",
     "SupplementalGroupsPolicyNotSupported",
     "SysctlForbidden",
+    "TopologyAffinityError",
     "UnexpectedAdmissionError",
     "VolumeAttachmentLimitExceeded",
 ];

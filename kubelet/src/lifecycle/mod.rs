@@ -19,6 +19,7 @@ use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::{
     identity, node_affinity, phase::Phase, priority, shortage::Shortage, sysctl::Allowlist, taints,
 };
+use kubelet_resource_managers::ResourceManagers;
 
 use self::metrics::AdmissionMetrics;
 pub use self::{
@@ -46,22 +47,26 @@ pub struct Admission {
     has_app_armor: bool,
     shutdown: Arc<NodeShutdown>,
     eviction: Arc<EvictionManager>,
+    managers: Arc<ResourceManagers>,
     metrics: Arc<AdmissionMetrics>,
 }
 
 impl Admission {
     /// The admission rules of this host; no pod is admitted during a `shutdown`, and only some while
-    /// `eviction` observes pressure. Reads the host's `/sys`: briefly blocking.
+    /// `eviction` observes pressure. `managers` give pods CPUs and memory. Reads the host's `/sys`:
+    /// briefly blocking.
     pub fn new(
         allowed_unsafe_sysctls: &[String],
         shutdown: Arc<NodeShutdown>,
         eviction: Arc<EvictionManager>,
+        managers: Arc<ResourceManagers>,
     ) -> Self {
         Self {
             sysctls: Allowlist::new(allowed_unsafe_sysctls),
             has_app_armor: app_armor::is_enabled(),
             shutdown,
             eviction,
+            managers,
             metrics: Arc::default(),
         }
     }
@@ -83,6 +88,18 @@ impl Admission {
             Err(rejection) => self.metrics.rejected(&rejection.reason),
         }
         admitted
+    }
+
+    /// Gives an admitted pod that can start the CPUs and memory that its containers have for
+    /// themselves.
+    ///
+    /// # Errors
+    /// The rejection, with upstream's reason and message.
+    pub fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
+        self.managers.admit(pod).map_err(|error| {
+            self.metrics.rejected(error.reason());
+            Rejection::new(error.reason(), error.to_string())
+        })
     }
 
     fn count_preempted(&self, admitted: &AdmissionOutcome, shortages: &[Shortage]) {
@@ -293,6 +310,7 @@ mod tests {
                 EvictionOptions::default(),
                 EventRecorder::default(),
             )),
+            Arc::default(),
         )
     }
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_pod_spec::resources::{self, Amounts};
+use kubelet_pod_spec::{
+    qos::QosClass,
+    resources::{self, Amounts, amount},
+};
 use kubelet_runtime::resize::ResizeRefusal;
 
 use super::{Admission, AdmissionOutcome, NodeFacts, fit};
@@ -24,6 +27,7 @@ impl Admission {
     ) -> Result<AdmissionOutcome, ResizeRefusal> {
         let (wanted, had) = (requests(pod), requests(granted));
         let grows = |name: &str| wanted.get(name) > had.get(name);
+        self.check_managers(pod, granted)?;
         check_capacity(&wanted, node, grows)?;
         let mut shortages = fit::shortages(pod, others, node);
         shortages.retain(|shortage| grows(&shortage.resource));
@@ -32,6 +36,52 @@ impl Admission {
         self.count_preempted(&admitted, &shortages);
         Ok(admitted)
     }
+}
+
+impl Admission {
+    /// Checks that what containers have for themselves does not change, as upstream without
+    /// `InPlacePodVerticalScalingExclusiveCPUs` and `InPlacePodVerticalScalingExclusiveMemory`.
+    fn check_managers(&self, pod: &Pod, granted: &Pod) -> Result<(), ResizeRefusal> {
+        let class = pod.spec.as_ref().map(QosClass::of);
+        if class != Some(QosClass::Guaranteed) {
+            return Ok(());
+        }
+        for (is_managed, resource, policy, detail) in [
+            (
+                self.managers.manages_cpus(),
+                "cpu",
+                "CPU Manager policy \"static\"",
+                "guaranteed_pod_cpu_manager_static_policy",
+            ),
+            (
+                self.managers.manages_memory(),
+                "memory",
+                "Memory Manager policy \"Static\"",
+                "guaranteed_pod_memory_manager_static_policy",
+            ),
+        ] {
+            if is_managed && of_containers(pod, resource) != of_containers(granted, resource) {
+                return Err(ResizeRefusal::Infeasible {
+                    message: format!("Resize is infeasible for Guaranteed Pods alongside {policy}"),
+                    detail,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What each container requests of a resource.
+fn of_containers(pod: &Pod, resource: &str) -> Vec<i128> {
+    let spec = pod.spec.iter();
+    let containers = spec.flat_map(|spec| {
+        let init = spec.init_containers.iter().flatten();
+        init.chain(&spec.containers)
+    });
+    let resources = containers.map(|container| container.resources.as_ref());
+    resources
+        .map(|it| amount(it.and_then(|it| it.requests.as_ref()), resource))
+        .collect()
 }
 
 fn requests(pod: &Pod) -> Amounts {

@@ -15,6 +15,7 @@ use kubelet_container_manager::{
 use kubelet_cri_client::{CriClient, CriError};
 use kubelet_host::{machine::Machine, repeatable};
 use kubelet_pacing::backoff::jittered;
+use kubelet_resource_managers::ResourceManagers;
 use retry_delay::RetryDelay;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
@@ -37,11 +38,12 @@ pub(crate) async fn start(
     cri: &CriClient,
     machine: &Machine,
     node: &NodeLimits,
+    managers: &Arc<ResourceManagers>,
 ) {
     let mut retry = RetryDelay::new(FIRST_RETRY, MAX_RETRY);
     let mut told = None;
     loop {
-        match try_start(options, cri, machine, node).await {
+        match try_start(options, cri, machine, node, managers).await {
             Ok(manager) => {
                 info!(cgroup = %manager.pods_cgroup(), "created the cgroups of pods");
                 cgroups.set(manager);
@@ -82,6 +84,7 @@ async fn try_start(
     cri: &CriClient,
     machine: &Machine,
     node: &NodeLimits,
+    managers: &Arc<ResourceManagers>,
 ) -> Result<ContainerManager, StartError> {
     let driver = match cri.cgroup_driver().await.map_err(StartError::Driver)? {
         Some(CgroupDriver::Systemd) => Driver::Systemd,
@@ -97,7 +100,12 @@ async fn try_start(
             found.map_err(|_| StartError::Panicked)??
         }
     };
-    let manager = ContainerManager::new(cgroups, options.manager.clone(), page_sizes)?;
+    let manager = ContainerManager::new(
+        cgroups,
+        options.manager.clone(),
+        page_sizes,
+        Arc::clone(managers),
+    )?;
     match manager.start(node).await {
         Err(error @ (CgroupError::Absent(_) | CgroupError::Incomplete { .. })) => {
             return Err(StartError::Root(error));

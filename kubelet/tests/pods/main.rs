@@ -14,6 +14,7 @@ mod environment;
 mod ephemeral;
 mod evented;
 mod events;
+mod exclusive_cpus;
 mod failures;
 mod image_names;
 mod images;

@@ -22,7 +22,9 @@ use kubelet_api_client::{
 use kubelet_cri_client::CriClient;
 use kubelet_garbage_collector::ImageGcOptions;
 use kubelet_host::local_node::LocalNode;
+use kubelet_machine_info::{Core, MachineInfo};
 use kubelet_node::shutdown::{Logind, login_manager::LoginManager};
+use kubelet_resource_managers::ResourceManagers;
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions};
 use serde_json::{Value, json};
 use tokio::{
@@ -104,15 +106,36 @@ impl Node {
     ) -> (Kubelet, PodRunner) {
         let timeout = options.cri.request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
+        let managers = self.managers(&options);
         let parts = KubeletParts {
             options,
             cri,
             objects: Arc::clone(&self.objects),
             membership: None,
+            managers,
             events: self.events.clone(),
             sources_ready: Arc::new(move || ready.load(Ordering::Relaxed)),
         };
         Kubelet::new(parts, cancel)
+    }
+
+    /// The managers on a machine with four CPUs.
+    pub(crate) fn managers(&self, options: &KubeletOptions) -> Arc<ResourceManagers> {
+        let core = |cpu| Core {
+            core_id: cpu,
+            thread_ids: vec![cpu],
+            ..Core::default()
+        };
+        let machine = MachineInfo {
+            topology: vec![kubelet_machine_info::Node {
+                memory: 8 << 30,
+                cores: (0..4).map(core).collect(),
+                ..kubelet_machine_info::Node::default()
+            }],
+            ..MachineInfo::default()
+        };
+        let root_dir = &options.node.root_dir;
+        Arc::new(ResourceManagers::start(&options.managers, &machine, root_dir).unwrap())
     }
 
     pub(crate) fn start(&self) -> Running {

@@ -149,6 +149,7 @@ impl Node {
             cri,
             objects: Arc::new(NoObjects),
             membership: None,
+            managers: Arc::default(),
             events: EventRecorder::default(),
             sources_ready: Arc::new(all_heard),
         };
@@ -188,6 +189,7 @@ impl Node {
             cri,
             objects: Arc::new(objects),
             membership: Some(membership),
+            managers: Arc::default(),
             events: EventRecorder::default(),
             sources_ready: Arc::new(move || config.seen_all_sources()),
         };

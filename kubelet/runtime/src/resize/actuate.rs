@@ -226,7 +226,8 @@ impl RuntimeManager {
             resources: Some(with(update.container.resources.as_ref(), &given)),
             ..update.container.clone()
         };
-        let linux = resources::container_resources(pod, &container, self.rules());
+        let rules = self.rules_of(pod, &container.name);
+        let linux = resources::container_resources(pod, &container, rules);
         self.cri
             .update_container_resources(&update.id, linux)
             .await?;

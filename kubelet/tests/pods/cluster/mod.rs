@@ -107,6 +107,7 @@ impl Joined {
             None => self.node.objects.clone(),
         };
         let cancel = CancellationToken::new();
+        let managers = self.node.managers(&options);
         let parts = KubeletParts {
             options,
             cri,
@@ -120,6 +121,7 @@ impl Joined {
                     .map(|kept| kept.last_statuses())
                     .unwrap_or_default(),
             }),
+            managers,
             events: self.node.events.clone(),
             sources_ready: Arc::new(move || config.seen_all_sources()),
         };

@@ -76,6 +76,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
         cri: cri.clone(),
         objects: Arc::new(objects),
         membership: Some(membership),
+        managers: Arc::default(),
         events: events.clone(),
         sources_ready: Arc::new(move || config.seen_all_sources()),
     };

@@ -1,6 +1,7 @@
 //! The cgroups of pods as the kernel has them: limits by QoS class and spec, and their life.
 
 mod cluster;
+mod exclusive_cpus;
 mod life;
 mod limits;
 mod rows;
@@ -68,6 +69,16 @@ async fn life_on_docker_through_the_shim() {
 #[tokio::test]
 async fn life_on_containerd() {
     life::run(containerd().await).await;
+}
+
+#[tokio::test]
+async fn exclusive_cpus_on_docker_through_the_shim() {
+    exclusive_cpus::run(Node::with_shim().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn exclusive_cpus_on_containerd() {
+    exclusive_cpus::run(Node::with_containerd().await.unwrap()).await;
 }
 
 #[tokio::test]
