@@ -12,6 +12,7 @@ const FILES: &[&str] = &[
     "csi/v1.proto",
     "grpc/health_v1.proto",
     "pluginregistration/v1.proto",
+    "podresources/v1.proto",
 ];
 /// The package of the well-known types, for which prost has its own Rust types.
 const WELL_KNOWN: &str = "google.protobuf";
@@ -37,7 +38,10 @@ fn messages(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> 
         if package == WELL_KNOWN {
             continue;
         }
-        let module = package.replace('.', "::");
+        let module = match package {
+            "v1" => "podresources::v1".to_owned(),
+            package => package.replace('.', "::"),
+        };
         for name in file
             .message_type
             .iter()

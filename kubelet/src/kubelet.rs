@@ -21,6 +21,7 @@ use kubelet_garbage_collector::{ContainerCollector, ImageCollector};
 use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode, machine::Machine};
 use kubelet_node::{capacity, shutdown::NodeShutdown};
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
+use kubelet_pod_resources::PodResources;
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
 use kubelet_resource_analyzer::ResourceAnalyzer;
@@ -32,7 +33,10 @@ use kubelet_volume::{
     csi::{self, CsiRegistration, DriverStore, csi_node::CsiNodeKeeper},
     plugins,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    net::UnixListener,
+    sync::{mpsc, watch},
+};
 use tokio_util::sync::CancellationToken;
 
 use self::{options::KubeletOptions, pod_runner::PodRunner, stats::NodeSubjects};
@@ -46,6 +50,7 @@ use crate::{
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
+    resource_pods::ResourcePods,
     status::StatusManager,
     sync_loop::LoopMonitor,
 };
@@ -103,6 +108,7 @@ struct Shared {
     starts: Arc<PodStarts>,
     csi_drivers: Arc<DriverStore>,
     analyzer: ResourceAnalyzer,
+    pod_resources: PodResources,
     orphans: Arc<OrphanMetrics>,
 }
 
@@ -329,6 +335,12 @@ impl Kubelet {
         };
         let period = options.volume_stats_period;
         let analyzer = ResourceAnalyzer::new(Box::new(measured), period, events.clone());
+        let source = ResourcePods {
+            pods: Arc::clone(&pods),
+            statuses: Arc::clone(&statuses),
+            workers: Arc::clone(&workers),
+        };
+        let pod_resources = PodResources::new(Box::new(source), Arc::clone(&managers));
         let kubelet = Self(Arc::new(Shared {
             system_cgroups,
             options,
@@ -363,10 +375,16 @@ impl Kubelet {
             starts,
             csi_drivers,
             analyzer,
+            pod_resources,
             orphans: Arc::default(),
         }));
         let runner = PodRunner::new(kubelet.clone(), probe_changes, removals, cancel);
         (kubelet, runner)
+    }
+
+    /// Serves the pod resources API until cancelled.
+    pub async fn serve_pod_resources(&self, listener: UnixListener, cancel: CancellationToken) {
+        self.0.pod_resources.clone().serve(listener, cancel).await;
     }
 
     /// Runs the registration of plugins in the root directory until cancelled. Without it, CSI

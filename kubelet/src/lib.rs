@@ -31,6 +31,7 @@ pub mod pod_cgroups;
 mod pod_syncer;
 pub mod pod_worker;
 mod resource_managers;
+mod resource_pods;
 pub mod root_dir;
 pub mod run;
 pub mod run_once;

@@ -1,6 +1,11 @@
 //! One run of the node agent: assembles and runs its parts.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_cri_client::{CriClient, CriError, CriOptions};
@@ -48,6 +53,14 @@ pub enum RunError {
     /// A server cannot start.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The socket of the pod resources API cannot be created.
+    #[error("cannot serve the pod resources API on {}: {source}", path.display())]
+    PodResources {
+        /// Path of the socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The container runtime is unreachable.
     #[error("cannot reach the container runtime at {endpoint}: {source}")]
     Runtime {
@@ -265,7 +278,15 @@ async fn serve(
 ) -> Result<(), RunError> {
     let root_dir = &settings.options.node.root_dir;
     let servers = Servers::bind(&settings.server, root_dir, dependencies).await?;
+    let resources = kubelet_pod_resources::bind(root_dir).map_err(|source| {
+        let path = kubelet_pod_resources::socket_path(root_dir);
+        RunError::PodResources { path, source }
+    })?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
+    tasks.spawn({
+        let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
+        async move { kubelet.serve_pod_resources(resources, cancel).await }
+    });
     let cancel = cancel.clone();
     tasks.spawn(async move { kubelet.run_plugin_manager(cancel).await });
     // Fails only if a service manager exists and does not receive.

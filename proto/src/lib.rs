@@ -44,6 +44,20 @@ pub mod pluginregistration {
     tonic::include_proto!("pluginregistration");
 }
 
+/// The pod resources API, the interface between the kubelet and monitoring agents.
+pub mod podresources {
+    /// Its version 1.
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        reason = "generated; the .proto file documents what needs it"
+    )]
+    pub mod v1 {
+        tonic::include_proto!("v1");
+    }
+}
+
 /// The protocols of gRPC itself.
 pub mod grpc {
     /// Health checking, for gRPC probes of containers.

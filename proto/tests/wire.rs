@@ -23,6 +23,12 @@ fn pluginregistration_v1_matches_the_wire_table() {
     compare(&table, &describe("pluginregistration"));
 }
 
+#[test]
+fn podresources_v1_matches_the_wire_table() {
+    let table = rows(include_str!("podresources-v1.tsv"));
+    compare(&table, &describe("v1"));
+}
+
 /// The kubelet calls only two of the services and does not need the rest of the table.
 #[test]
 fn csi_v1_matches_the_wire_table() {

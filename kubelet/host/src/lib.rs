@@ -21,4 +21,5 @@ pub mod readiness;
 pub mod repeatable;
 pub mod selinux;
 pub mod state_file;
+pub mod unix_socket;
 pub mod version;

@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_cpu_manager::{CpuState, CpuTopology, Level, StaticPolicy as CpuPolicy};
 use kubelet_host::{cpu_set::CpuSet, repeatable::blocking};
 use kubelet_machine_info::MachineInfo;
-use kubelet_memory_manager::{MemoryState, StaticPolicy as MemoryPolicy};
+use kubelet_memory_manager::{Block, MemoryState, StaticPolicy as MemoryPolicy};
 use kubelet_metrics::{Collector, Exposition, Family, Gauge};
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_topology_manager::{Policy, PolicyName, ResourceHints, TopologyHint};
@@ -284,6 +284,44 @@ impl ResourceManagers {
             .memory
             .as_ref()?
             .nodes_of(pod.as_str(), container)
+    }
+
+    /// The CPUs that a container has for itself.
+    pub fn exclusive_cpus(&self, pod: &PodUid, container: &str) -> CpuSet {
+        let state = self.state.lock();
+        let cpu = state.held.cpu.as_ref();
+        let cpus = cpu.and_then(|cpu| cpu.state.of(pod.as_str(), container));
+        cpus.cloned().unwrap_or(CpuSet::EMPTY)
+    }
+
+    /// The memory that a container has of certain NUMA nodes.
+    pub fn memory(&self, pod: &PodUid, container: &str) -> Vec<Block> {
+        let state = self.state.lock();
+        let memory = state.held.memory.as_ref();
+        let blocks = memory.and_then(|memory| memory.state.of(pod.as_str(), container));
+        blocks.unwrap_or_default().to_vec()
+    }
+
+    /// The CPUs that containers can have for themselves.
+    pub fn allocatable_cpus(&self) -> CpuSet {
+        let state = self.state.lock();
+        let cpu = state.held.cpu.as_ref();
+        cpu.map_or(CpuSet::EMPTY, |cpu| cpu.policy.allocatable())
+    }
+
+    /// The memory of each NUMA node that containers can have.
+    pub fn allocatable_memory(&self) -> Vec<Block> {
+        let state = self.state.lock();
+        let nodes = state.held.memory.iter().flat_map(|it| &it.state.machine);
+        let tables = nodes.flat_map(|(node, of_node)| {
+            let tables = of_node.memory_map.iter();
+            tables.map(move |(resource, table)| Block {
+                numa_affinity: vec![*node],
+                resource: resource.clone(),
+                size: table.allocatable,
+            })
+        });
+        tables.filter(|block| block.size > 0).collect()
     }
 
     /// Whether the CPU quota of a container does not apply, as it has CPUs of its own.

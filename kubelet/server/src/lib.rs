@@ -48,6 +48,7 @@ use std::{
 
 use axum::{Router, serve::ListenerExt as _};
 use cri_streaming::connections::ConnectionLimiter;
+use kubelet_host::unix_socket;
 use kubelet_machine_info::MachineReader;
 use kubelet_metrics::Collector;
 use rustix::net::sockopt::set_ipv6_v6only;
@@ -136,7 +137,8 @@ impl Servers {
         cluster: ClusterDependencies,
     ) -> Result<Self, ServerError> {
         let path = socket_path(root_dir);
-        let socket = socket::bind(&path).map_err(|source| ServerError::Socket { path, source })?;
+        let socket =
+            unix_socket::bind(&path).map_err(|source| ServerError::Socket { path, source })?;
         let metrics = cluster.metrics.clone();
         let secure = match &options.secure {
             Some(secure) => {

@@ -50,6 +50,7 @@ impl Kubelet {
         parts.analyzer.collect(page);
         parts.admission.collect(page);
         parts.managers.collect(page);
+        parts.pod_resources.collect(page);
         parts.eviction.collect(page);
         parts.images.collect(page);
         parts.starts.collect(page);

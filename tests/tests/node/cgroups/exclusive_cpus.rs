@@ -4,6 +4,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use cri_proto::podresources::v1::ListPodResourcesRequest;
 use e2e::{cri::Cri, images, node::Node};
 use serde_json::{Value, json};
 
@@ -84,6 +85,7 @@ async fn exclusive_cpus_are_nobody_elses(node: &mut Node) -> Result<()> {
         assert_eq!(of_container(node, &cgroup, id)?.quota, quota);
     }
 
+    check_pod_resources(node).await?;
     node.kill_kubelet()?;
     let state = fs::read_to_string(node.path(STATE))?;
     node.start_kubelet_with(CONFIGURATION, &[]).await?;
@@ -104,6 +106,22 @@ async fn exclusive_cpus_are_nobody_elses(node: &mut Node) -> Result<()> {
     };
     node.await_until("the CPU is free in the state", SOON, is_released)
         .await
+}
+
+/// The pod resources API lists both pods, and the CPU of one of them.
+async fn check_pod_resources(node: &Node) -> Result<()> {
+    let mut client = node.pod_resources().await?;
+    let listed = client.list(ListPodResourcesRequest {}).await?.into_inner();
+    let pods = listed.pod_resources.iter();
+    let mut cpus: Vec<(&str, &[i64])> = pods
+        .flat_map(|pod| {
+            let name = pod.name.as_str();
+            pod.containers.iter().map(move |it| (name, &*it.cpu_ids))
+        })
+        .collect();
+    cpus.sort_unstable();
+    assert_eq!(cpus, [("own-node", &[1][..]), ("shared-node", &[])]);
+    Ok(())
 }
 
 /// What containers have is not forgotten by a kubelet without managers.

@@ -1,0 +1,101 @@
+//! The pod resources API: a gRPC server on a socket, which tells monitoring agents of the node what
+//! its containers have for themselves.
+
+#![forbid(unsafe_code)]
+
+mod metrics;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt, fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use cri_proto::{podresources::v1::pod_resources_lister_server, server::Incoming};
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_host::unix_socket;
+use kubelet_metrics::{Collector, Exposition};
+use kubelet_pacing::token_bucket::TokenBucket;
+use kubelet_resource_managers::ResourceManagers;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tracing::error;
+
+use self::{metrics::Metrics, service::Service};
+
+/// Requests per second and at once, as upstream.
+const RATE: u32 = 100;
+const BURST: u32 = 10;
+
+/// The pods of the node.
+pub trait PodSource: fmt::Debug + Send + Sync + 'static {
+    /// The pods whose containers run or will run.
+    fn active_pods(&self) -> Vec<Arc<Pod>>;
+
+    /// A pod by namespace and name.
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
+}
+
+/// The API of a node.
+#[derive(Clone, Debug)]
+pub struct PodResources(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    pods: Box<dyn PodSource>,
+    managers: Arc<ResourceManagers>,
+    metrics: Metrics,
+    requests: TokenBucket,
+}
+
+impl PodResources {
+    /// The API for these pods.
+    pub fn new(pods: Box<dyn PodSource>, managers: Arc<ResourceManagers>) -> Self {
+        Self(Arc::new(Shared {
+            pods,
+            managers,
+            metrics: Metrics::default(),
+            requests: TokenBucket::new(RATE, BURST),
+        }))
+    }
+
+    /// Serves the API until cancelled.
+    pub async fn serve(self, listener: UnixListener, cancel: CancellationToken) {
+        let service = pod_resources_lister_server::PodResourcesListerServer::new(Service(self.0));
+        let server = Server::builder().add_service(service);
+        let incoming = Incoming::from(listener);
+        let stopped = cancel.cancelled();
+        if let Err(error) = server.serve_with_incoming_shutdown(incoming, stopped).await {
+            error!(%error, "the server of pod resources failed");
+        }
+    }
+}
+
+impl Collector for PodResources {
+    fn collect(&self, page: &mut Exposition) {
+        self.0.metrics.collect(page);
+    }
+}
+
+/// The path of the API's socket of the kubelet with this root directory.
+pub fn socket_path(root_dir: &Path) -> PathBuf {
+    root_dir.join("pod-resources").join("kubelet.sock")
+}
+
+/// Listens on the API's socket. Blocks briefly.
+///
+/// # Errors
+/// The directory or the socket cannot be created.
+pub fn bind(root_dir: &Path) -> io::Result<UnixListener> {
+    let path = socket_path(root_dir);
+    if let Some(dir) = path.parent() {
+        let mut dirs = fs::DirBuilder::new();
+        dirs.recursive(true).mode(0o750).create(dir)?;
+    }
+    unix_socket::bind(&path)
+}

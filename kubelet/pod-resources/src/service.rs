@@ -1,0 +1,117 @@
+//! The methods of the API.
+
+use std::sync::Arc;
+
+use cri_proto::podresources::v1::{
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerMemory, ContainerResources,
+    GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest,
+    ListPodResourcesResponse, NumaNode, PodResources, TopologyInfo,
+    pod_resources_lister_server::PodResourcesLister,
+};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kubelet_memory_manager::Block;
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    restart_rules::is_sidecar,
+};
+use tonic::{Request, Response, Status, async_trait};
+
+use crate::{Shared, metrics::Method};
+
+pub(crate) struct Service(pub(crate) Arc<Shared>);
+
+#[async_trait]
+impl PodResourcesLister for Service {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        self.begin(Method::List)?;
+        let pods = self.0.pods.active_pods();
+        Ok(Response::new(ListPodResourcesResponse {
+            pod_resources: pods.iter().map(|pod| self.of_pod(pod)).collect(),
+        }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<AllocatableResourcesRequest>,
+    ) -> Result<Response<AllocatableResourcesResponse>, Status> {
+        self.begin(Method::GetAllocatable)?;
+        let managers = &self.0.managers;
+        Ok(Response::new(AllocatableResourcesResponse {
+            devices: Vec::new(),
+            cpu_ids: managers.allocatable_cpus().iter().map(i64::from).collect(),
+            memory: managers.allocatable_memory().iter().map(memory).collect(),
+        }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<GetPodResourcesRequest>,
+    ) -> Result<Response<GetPodResourcesResponse>, Status> {
+        self.begin(Method::Get)?;
+        let GetPodResourcesRequest {
+            pod_name,
+            pod_namespace,
+        } = request.into_inner();
+        let Some(pod) = self.0.pods.pod(&pod_namespace, &pod_name) else {
+            self.0.metrics.get_failed();
+            let message = format!("pod {pod_name} in namespace {pod_namespace} not found");
+            return Err(Status::not_found(message));
+        };
+        Ok(Response::new(GetPodResourcesResponse {
+            pod_resources: Some(self.of_pod(&pod)),
+        }))
+    }
+}
+
+impl Service {
+    fn begin(&self, method: Method) -> Result<(), Status> {
+        if !self.0.requests.try_take() {
+            return Err(Status::resource_exhausted("rejected by rate limit"));
+        }
+        self.0.metrics.requested(method);
+        Ok(())
+    }
+
+    fn of_pod(&self, pod: &Pod) -> PodResources {
+        let containers = pod.spec.iter().flat_map(|spec| {
+            let init = spec.init_containers.iter().flatten();
+            init.filter(|init| is_sidecar(init)).chain(&spec.containers)
+        });
+        let uid = PodUid::of(pod);
+        PodResources {
+            name: identity::name(pod).to_owned(),
+            namespace: identity::namespace(pod).to_owned(),
+            containers: containers.map(|it| self.of_container(&uid, it)).collect(),
+        }
+    }
+
+    fn of_container(&self, pod: &PodUid, container: &Container) -> ContainerResources {
+        let managers = &self.0.managers;
+        let cpus = managers.exclusive_cpus(pod, &container.name);
+        let blocks = managers.memory(pod, &container.name);
+        ContainerResources {
+            name: container.name.clone(),
+            devices: Vec::new(),
+            cpu_ids: cpus.iter().map(i64::from).collect(),
+            memory: blocks.iter().map(memory).collect(),
+            dynamic_resources: Vec::new(),
+        }
+    }
+}
+
+fn memory(block: &Block) -> ContainerMemory {
+    let nodes = block.numa_affinity.iter();
+    let nodes = nodes.map(|node| NumaNode {
+        id: i64::from(*node),
+    });
+    ContainerMemory {
+        memory_type: block.resource.clone(),
+        size: block.size,
+        topology: Some(TopologyInfo {
+            nodes: nodes.collect(),
+        }),
+    }
+}
