@@ -1,4 +1,4 @@
-//! Full nodes, debug containers and resizes. They affect only pods of an API server; a static pod
+//! Full nodes, debug containers, resizes and exclusive CPUs. They affect only pods of an API server; a static pod
 //! preempts such a pod.
 
 use std::time::Duration;
@@ -21,6 +21,8 @@ const FILLERS: i64 = 4;
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// The longest grace period plus the minimum of each container.
 const ENDED: Duration = Duration::from_secs(10);
+/// A kubelet that starts lists all pods, and tries again what failed once.
+const RESTARTED: Duration = Duration::from_secs(15);
 /// For operations that take no time of their own: a change is noticed within a second.
 const PROMPT: Duration = Duration::from_secs(2);
 
@@ -100,6 +102,20 @@ impl Simulation {
         self.assert_settled("a pod was resized");
         self.remove_one(index).await;
         sleep(ENDED + PROMPT).await;
+    }
+
+    /// Gives a pod a CPU that no other container uses, and takes it back. A restarted kubelet keeps
+    /// it.
+    pub(crate) async fn give_cpu(&mut self) {
+        let index = self.add_with_own_cpu().await;
+        sleep(PROMPT).await;
+        self.assert_settled("a pod got a CPU of its own");
+        self.restart().await;
+        sleep(RESTARTED).await;
+        self.assert_settled("the kubelet was restarted");
+        self.remove_one(index).await;
+        sleep(ENDED + self.node.options.cpu_reconcile_period + PROMPT).await;
+        self.assert_settled("the pod with a CPU of its own was removed");
     }
 
     /// Changes one field of a pod's spec.

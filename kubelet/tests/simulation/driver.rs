@@ -15,7 +15,7 @@ use tokio::{
 use crate::{
     checks::{self, Panics},
     cluster::{self, Cluster},
-    faults, history,
+    cpus, faults, history,
     node::{Node, Running},
     pods,
     simulated_pod::SimulatedPod,
@@ -156,7 +156,9 @@ impl Simulation {
 
     /// The first violated invariant.
     pub(crate) fn problem(&self) -> Option<String> {
-        checks::problem(self).or_else(|| cluster::problem(self))
+        checks::problem(self)
+            .or_else(|| cluster::problem(self))
+            .or_else(|| cpus::problem(self))
     }
 
     /// Waits until all invariants hold, and checks that they keep holding.

@@ -10,6 +10,7 @@
 mod capacity;
 mod checks;
 mod cluster;
+mod cpus;
 mod driver;
 mod faults;
 mod history;

@@ -31,6 +31,7 @@ use kubelet_garbage_collector::ImageGcOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
 use kubelet_node::capacity::CapacityOptions;
+use kubelet_resource_managers::ResourceManagers;
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
 use test_api_server::Caller;
 use test_run::random::Random;
@@ -39,6 +40,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     cluster::{Cluster, NODE},
+    cpus,
     memory::{self, SimulatedMemory},
     probes::Failing,
     trace::{Trace, Traced},
@@ -99,6 +101,7 @@ impl Node {
             },
             max_container_restart_period: Duration::from_secs(20),
             eviction: memory::options(),
+            managers: cpus::options(),
             measurements: MeasurementSource::Given(memory.clone()),
             // The file system that the fake runtime reports is the machine's.
             image_gc: ImageGcOptions {
@@ -136,6 +139,11 @@ impl Node {
         }
     }
 
+    fn managers(&self) -> Arc<ResourceManagers> {
+        let (options, root_dir) = (&self.options.managers, &self.options.node.root_dir);
+        Arc::new(ResourceManagers::start(options, &cpus::machine(), root_dir).unwrap())
+    }
+
     fn run_alone(&self, cri: CriClient) -> Running {
         let ready = Arc::new(AtomicBool::new(false));
         let (updates, receiver) = mpsc::channel(UPDATES);
@@ -149,7 +157,7 @@ impl Node {
             cri,
             objects: Arc::new(NoObjects),
             membership: None,
-            managers: Arc::default(),
+            managers: self.managers(),
             events: EventRecorder::default(),
             sources_ready: Arc::new(all_heard),
         };
@@ -189,7 +197,7 @@ impl Node {
             cri,
             objects: Arc::new(objects),
             membership: Some(membership),
-            managers: Arc::default(),
+            managers: self.managers(),
             events: EventRecorder::default(),
             sources_ready: Arc::new(move || config.seen_all_sources()),
         };

@@ -11,6 +11,7 @@ use kubelet::sources::update::{PodOperation, Source};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    cpus,
     driver::{EPOCH, Simulation},
     faults,
     pods::{self, Kind, Planned},
@@ -81,6 +82,18 @@ impl Simulation {
         self.generations.push(0);
         let runtime = &self.node.runtime;
         let planned = pods::plan_sized(slot, source, millis, &mut self.random, runtime);
+        let index = self.take(slot, planned);
+        self.send(PodOperation::Add, index).await;
+        index
+    }
+
+    /// Adds a pod of the API server that keeps running, on a CPU of its own.
+    pub(crate) async fn add_with_own_cpu(&mut self) -> usize {
+        let slot = self.generations.len();
+        self.generations.push(0);
+        let runtime = &self.node.runtime;
+        let mut planned = pods::plan_sized(slot, Source::Api, 0, &mut self.random, runtime);
+        cpus::give_one(&mut planned.pod);
         let index = self.take(slot, planned);
         self.send(PodOperation::Add, index).await;
         index

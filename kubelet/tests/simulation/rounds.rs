@@ -96,6 +96,8 @@ enum Class {
     Debug,
     /// A pod is resized.
     Resize,
+    /// A pod gets a CPU of its own, and the kubelet is killed.
+    OwnCpu,
     /// While the API server is down, containers crash, a pod is removed and a static pod is added.
     ServerAway,
     /// Containers crash, and the answers to some requests to the API server are lost.
@@ -125,6 +127,7 @@ const CLASSES: &[Class] = &[
     Class::FullNode,
     Class::Debug,
     Class::Resize,
+    Class::OwnCpu,
     Class::ServerAway,
     Class::LostRequests,
     Class::LateNeeds,
@@ -167,7 +170,7 @@ impl Class {
             // A failed sync is retried with growing delays.
             Self::LateNeeds => SYNC_RETRY + READY,
             // These check the result themselves.
-            Self::FullNode | Self::Debug | Self::Resize => NOTICED,
+            Self::FullNode | Self::Debug | Self::Resize | Self::OwnCpu => NOTICED,
         }
     }
 
@@ -258,6 +261,7 @@ impl Simulation {
             Class::FullNode => self.fill().await,
             Class::Debug => self.debug().await,
             Class::Resize => self.resize().await,
+            Class::OwnCpu => self.give_cpu().await,
             Class::ServerAway => self.be_away(&targets).await,
             Class::LostRequests => self.cluster().lose(LOST_REQUESTS),
             Class::LateNeeds => {
