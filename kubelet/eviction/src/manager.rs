@@ -99,6 +99,17 @@ struct Urgent {
     layout: Layout,
 }
 
+/// What a reclaim has come to.
+#[derive(Debug)]
+enum Reclaimed {
+    /// Enough is available.
+    Enough,
+    /// A pod must go.
+    TooLittle,
+    /// A more urgent resource is scarce now.
+    Interrupted,
+}
+
 impl EvictionManager {
     /// A manager that has observed nothing yet.
     pub fn new(options: EvictionOptions, events: EventRecorder) -> Self {
@@ -194,36 +205,43 @@ impl EvictionManager {
         if self.options.thresholds.is_empty() && !has_limits() {
             return Vec::new();
         }
-        let observed = match host.observe().await {
-            Ok(observed) => observed,
-            Err(error) => {
-                warn!(%error, "cannot observe the resources of the node");
+        loop {
+            let observed = match host.observe().await {
+                Ok(observed) => observed,
+                Err(error) => {
+                    warn!(%error, "cannot observe the resources of the node");
+                    return Vec::new();
+                }
+            };
+            let urgent = self.take(observed);
+            if self.options.local_storage_isolation {
+                let evicted = self.enforce_local_storage(host).await;
+                if !evicted.is_empty() {
+                    return evicted;
+                }
+            }
+            let Some(urgent) = urgent else {
                 return Vec::new();
-            }
-        };
-        let urgent = self.take(observed);
-        if self.options.local_storage_isolation {
-            let evicted = self.enforce_local_storage(host).await;
-            if !evicted.is_empty() {
-                return evicted;
+            };
+            let resource = urgent.threshold.signal.resource().as_str();
+            info!(
+                signal = urgent.threshold.signal.as_str(),
+                resource, "too little is available; reclaiming"
+            );
+            let message = format!("Attempting to reclaim {resource}");
+            let events = &self.events;
+            events.warning(Subject::Node, reason::EVICTION_THRESHOLD_MET, message);
+            match self.reclaim(host, &urgent).await {
+                Reclaimed::Enough => {
+                    info!(resource, "enough was reclaimed without evicting a pod");
+                    return Vec::new();
+                }
+                Reclaimed::TooLittle => {
+                    return self.evict_first(host, &urgent).await.into_iter().collect();
+                }
+                Reclaimed::Interrupted => {}
             }
         }
-        let Some(urgent) = urgent else {
-            return Vec::new();
-        };
-        let resource = urgent.threshold.signal.resource().as_str();
-        info!(
-            signal = urgent.threshold.signal.as_str(),
-            resource, "too little is available; reclaiming"
-        );
-        let message = format!("Attempting to reclaim {resource}");
-        let events = &self.events;
-        events.warning(Subject::Node, reason::EVICTION_THRESHOLD_MET, message);
-        if self.reclaim(host, &urgent).await {
-            info!(resource, "enough was reclaimed without evicting a pod");
-            return Vec::new();
-        }
-        self.evict_first(host, &urgent).await.into_iter().collect()
     }
 
     /// Takes an observation. Returns the most urgent threshold to act on.
@@ -311,9 +329,9 @@ impl EvictionManager {
         evicted
     }
 
-    /// Frees what the node does not need. Returns whether that, or the space of pods that were
-    /// evicted before, suffices.
-    async fn reclaim(&self, host: &impl EvictionHost, urgent: &Urgent) -> bool {
+    /// Frees what the node does not need, and waits for that and for the space of pods that were
+    /// evicted before.
+    async fn reclaim(&self, host: &impl EvictionHost, urgent: &Urgent) -> Reclaimed {
         let signal = urgent.threshold.signal;
         let reclaims = reclaims(signal, urgent.layout);
         for what in reclaims {
@@ -324,19 +342,25 @@ impl EvictionManager {
             }
         }
         if reclaims.is_empty() {
-            return false;
+            return Reclaimed::TooLittle;
         }
         let removed_at = self.state.lock().removed_at;
         let mut first = None;
         loop {
-            let left = match self.unresolved(host, signal).await {
-                Ok(None) => return true,
-                Ok(Some(left)) => left,
+            let observed = match host.observe().await {
+                Ok(observed) => observed,
                 Err(error) => {
                     warn!(%error, "cannot observe the resources of the node after reclaiming");
-                    return false;
+                    return Reclaimed::TooLittle;
                 }
             };
+            let Some(left) = self.unresolved(&observed, signal) else {
+                return Reclaimed::Enough;
+            };
+            let next = self.take(observed);
+            if next.is_some_and(|next| next.threshold.signal < signal) {
+                return Reclaimed::Interrupted;
+            }
             let first = *first.get_or_insert(left);
             let used_up = i128::from(first.available.saturating_sub(left.available)) * NANOS;
             let longest = match used_up * 100 < urgent.threshold.quantity(&left) {
@@ -344,7 +368,7 @@ impl EvictionManager {
                 false => SHORT_RECLAIM_TIMEOUT,
             };
             if removed_at.is_none_or(|at| at.elapsed() >= longest) {
-                return false;
+                return Reclaimed::TooLittle;
             }
             sleep(CLEANUP_PERIOD).await;
         }
@@ -354,19 +378,13 @@ impl EvictionManager {
         self.state.lock().removed_at = Some(Instant::now());
     }
 
-    /// Observes the node. Returns what is available if a threshold of the signal is met. Those of
-    /// other signals, which upstream includes, have their own turn: for them, no pod of this one's
-    /// rank should go.
-    async fn unresolved(
-        &self,
-        host: &impl EvictionHost,
-        signal: Signal,
-    ) -> Result<Option<Observation>, String> {
-        let observed = host.observe().await?;
+    /// What is available if a threshold of the signal is met. Those of other signals, which upstream
+    /// includes, have their own turn: for them, no pod of this one's rank should go.
+    fn unresolved(&self, observed: &Observed, signal: Signal) -> Option<Observation> {
         let state = self.state.lock();
         let mut thresholds = state.thresholds.iter().filter(|it| it.signal == signal);
         let observation = observed.signals.get(&signal).copied();
-        Ok(observation.filter(|it| thresholds.any(|threshold| threshold.is_unresolved(it))))
+        observation.filter(|it| thresholds.any(|threshold| threshold.is_unresolved(it)))
     }
 
     /// Evicts the first pod by rank that is not critical.

@@ -80,6 +80,36 @@ async fn space_of_an_evicted_pod_that_is_freed_later_spares_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn scarce_memory_does_not_wait_for_space() {
+    let (memory_signal, disk) = (Signal::MemoryAvailable, Signal::NodeFsAvailable);
+    let (manager, _events) = manager(|options| {
+        options.thresholds = vec![
+            Threshold::hard(memory_signal, amount(100)),
+            Threshold::hard(disk, amount(100)),
+        ];
+    });
+    let node = FakeNode::default();
+    node.set(memory_signal, 200);
+    node.set(disk, 50);
+    node.add(pod("hungry", json!({})), memory(1000));
+    node.add(pod("full", json!({})), logs(1000));
+    node.0.lock().reclaimable = [("containers", (disk, 0))].into();
+    let begun = Instant::now();
+    let shortage = async {
+        sleep(Duration::from_secs(7)).await;
+        node.set(memory_signal, 50);
+    };
+    let evicted = async {
+        let evicted = manager.synchronize(&node).await;
+        (evicted, begun.elapsed().as_secs())
+    };
+    let (_, (evicted, after)) = tokio::join!(shortage, evicted);
+    assert_eq!(evicted, [PodUid::from("hungry")]);
+    assert!((7..=8).contains(&after), "after {after} s");
+    assert_eq!(manager.conditions().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn space_is_not_waited_for_in_vain() {
     for (lost_by_second, expected) in [(0, 30), (1, 5)] {
         let (manager, node) = node_that_frees_later();
