@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::{identity::PodUid, phase::Phase};
-use kubelet_runtime::RuntimeManager;
 
 use crate::{
     pod::manager::PodManager, pod_syncer::Syncer, pod_worker::PodWorkers, status::StatusManager,
@@ -27,19 +26,4 @@ pub(crate) fn active_pods(
         !(Phase::parse(phase).is_terminal() && workers.has_ended(&uid))
     });
     pods
-}
-
-/// The pods whose containers run or will run: the active ones, and those that are gone from their
-/// source, but have not ended yet.
-pub(crate) fn pods_with_containers(
-    pods: &PodManager,
-    statuses: &StatusManager,
-    workers: &PodWorkers<Syncer>,
-    runtime: &RuntimeManager,
-) -> Vec<Arc<Pod>> {
-    let mut active = active_pods(pods, statuses, workers);
-    let placed = runtime.placed_pods().into_iter();
-    let ending = placed.filter(|uid| pods.get(uid).is_none() && !workers.has_ended(uid));
-    active.extend(ending.filter_map(|uid| runtime.placed(&uid)));
-    active
 }

@@ -3,24 +3,20 @@
 
 use std::time::Duration;
 
-use kubelet_pod_spec::identity::PodUid;
 use kubelet_runtime::RuntimeManager;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::{
-    active_pods::pods_with_containers, pleg::PodCache, pod::manager::PodManager,
-    pod_syncer::Syncer, pod_worker::PodWorkers, status::StatusManager,
-};
+use crate::{pleg::PodCache, resource_holders::ResourceHolders};
 
-/// Keeps the CPUs of running containers.
+/// Keeps the CPUs of running containers. Runs in the task of the sync loop, which does not process
+/// a part of an update while this looks.
 pub(crate) struct CpuSetKeeper<'a> {
     pub(crate) runtime: &'a RuntimeManager,
-    pub(crate) pods: &'a PodManager,
-    pub(crate) statuses: &'a StatusManager,
-    pub(crate) workers: &'a PodWorkers<Syncer>,
+    pub(crate) holders: ResourceHolders<'a>,
     pub(crate) cache: &'a PodCache,
-    pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
+    /// Whether something can be taken back: all pods are known.
+    pub(crate) releases: &'a (dyn Fn() -> bool + Send + Sync),
     /// Between two comparisons if nothing changes.
     pub(crate) period: Duration,
 }
@@ -28,7 +24,7 @@ pub(crate) struct CpuSetKeeper<'a> {
 impl CpuSetKeeper<'_> {
     /// Runs until cancelled. Does nothing without managers.
     pub(crate) async fn run(self, cancel: CancellationToken) {
-        let managers = self.runtime.managers();
+        let managers = self.holders.managers;
         if !managers.manages_cpus() && !managers.manages_memory() {
             return;
         }
@@ -45,15 +41,13 @@ impl CpuSetKeeper<'_> {
     }
 
     async fn look(&self) {
-        let pods = pods_with_containers(self.pods, self.statuses, self.workers, self.runtime);
-        let managers = self.runtime.managers();
-        if (self.sources_ready)() {
-            managers.release_gone(&pods);
+        if (self.releases)() {
+            self.holders.release_gone();
         }
-        if let Err(error) = managers.save().await {
+        if let Err(error) = self.holders.managers.save().await {
             warn!(%error, "cannot save which CPUs and memory containers have; retrying");
         }
-        let uids = pods.iter().map(|pod| PodUid::of(pod));
+        let uids = self.holders.known_pods().into_iter();
         let statuses: Vec<_> = uids
             .filter_map(|uid| {
                 let status = self.cache.get(&uid).ok()?;

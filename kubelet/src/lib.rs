@@ -30,6 +30,7 @@ pub mod pod;
 pub mod pod_cgroups;
 mod pod_syncer;
 pub mod pod_worker;
+mod resource_holders;
 mod resource_managers;
 mod resource_pods;
 pub mod root_dir;

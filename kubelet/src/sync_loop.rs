@@ -27,13 +27,14 @@ use tracing::{debug, info, warn};
 use self::inputs::SyncLoopInput;
 pub(crate) use self::{inputs::SyncLoopInputs, monitor::LoopMonitor};
 use crate::{
-    active_pods::{active_pods, pods_with_containers},
+    active_pods::active_pods,
     housekeeping::Housekeeping,
     lifecycle::{Admission, AdmissionOutcome, NodeSource, preemption},
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
     pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection},
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
+    resource_holders::ResourceHolders,
     sources::update::{PodOperation, PodUpdate},
     status::{StatusManager, Verdict},
 };
@@ -65,11 +66,15 @@ pub(crate) struct SyncLoop<'a> {
     /// None with `--runonce`, which leaves other pods alone.
     pub(crate) housekeeping: Option<Housekeeping>,
     pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
+    pub(crate) holders: ResourceHolders<'a>,
+    /// Whether every source was read, and its pods processed.
+    pub(crate) has_all_pods: bool,
     /// Pods that were rejected and have no worker.
     pub(crate) rejected: HashSet<PodUid>,
     /// Checkpointed pods that wait for the API server to send them again.
     pub(crate) undecided: HashSet<PodUid>,
-    /// Admitted pods, and the pods that must end first.
+    /// Admitted pods, and the pods that must end first: because they are preempted, or because they
+    /// have what the pod needs for itself.
     pub(crate) waiting: BTreeMap<PodUid, Vec<PodUid>>,
 }
 
@@ -86,6 +91,9 @@ impl SyncLoop<'_> {
                 return;
             }
             self.monitor.tick();
+            // The last source may be read while its update is still processed: not before the next
+            // input are all pods known.
+            self.has_all_pods |= (self.sources_ready)();
             // The rarer branches first, so that frequent ones do not starve them.
             tokio::select! {
                 biased;
@@ -276,10 +284,17 @@ impl SyncLoop<'_> {
                 let granted = self.runtime.granted(&pod);
                 let node = self.node.facts();
                 let admitted = self.admission.admit(&granted, &node, &others);
-                admitted.and_then(|outcome| match outcome {
-                    AdmissionOutcome::Now => self.allocate(&granted).map(|()| outcome),
-                    AdmissionOutcome::AfterPreemption(_) => Ok(outcome),
-                })
+                if admitted == Ok(AdmissionOutcome::Now)
+                    && let Err(rejection) = self.allocate(&granted)
+                {
+                    if self.wait_for_resources(&pod) {
+                        continue;
+                    }
+                    self.admission.count_rejection(&rejection);
+                    Err(rejection)
+                } else {
+                    admitted
+                }
             };
             match admitted {
                 Ok(AdmissionOutcome::Now) => {
@@ -322,12 +337,28 @@ impl SyncLoop<'_> {
     /// Gives an admitted pod what its containers have for themselves, which containers that are gone
     /// may have had.
     fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
-        if (self.sources_ready)() {
-            let (pods, statuses, workers) = (self.pods, self.statuses, self.workers);
-            let others = pods_with_containers(pods, statuses, workers, self.runtime);
-            self.runtime.managers().release_gone(&others);
+        // With `--runonce`, the containers of other pods are not known.
+        if self.has_all_pods && self.housekeeping.is_some() {
+            self.holders.release_gone();
         }
         self.admission.allocate(pod)
+    }
+
+    /// Lets the pod wait if pods that end have resources of their own, such as the static pod that it
+    /// replaces. Returns whether it does.
+    fn wait_for_resources(&mut self, pod: &Arc<Pod>) -> bool {
+        let ending = self.holders.ending(self.has_all_pods);
+        if ending.is_empty() {
+            return false;
+        }
+        let uid = PodUid::of(pod);
+        info!(
+            pod = identity::full_name(pod), pod_uid = %uid, ending = ending.len(),
+            "pod waits for CPUs or memory of pods that end"
+        );
+        self.runtime.place(pod);
+        self.waiting.insert(uid, ending.into_iter().collect());
+        true
     }
 
     /// Rejects the pod. Its running containers end first, and only then does it fail, so that its
@@ -373,6 +404,10 @@ impl SyncLoop<'_> {
         if self.shutdown.is_under_way() {
             return;
         }
+        if self.waiting.is_empty() {
+            return;
+        }
+        let ending = self.holders.ending(self.has_all_pods);
         let Self {
             waiting,
             workers,
@@ -381,7 +416,7 @@ impl SyncLoop<'_> {
         } = self;
         let mut ready = Vec::new();
         waiting.retain(|uid, victims| {
-            victims.retain(|victim| !workers.has_ended(victim));
+            victims.retain(|victim| !workers.has_ended(victim) || ending.contains(victim));
             if victims.is_empty() {
                 ready.extend(pods.get(uid));
             }
@@ -395,8 +430,11 @@ impl SyncLoop<'_> {
                     self.workers.update(&pod);
                 }
                 Err(rejection) => {
-                    self.runtime.ungrant(&uid);
-                    self.reject(&pod, rejection);
+                    if !self.wait_for_resources(&pod) {
+                        self.runtime.ungrant(&uid);
+                        self.admission.count_rejection(&rejection);
+                        self.reject(&pod, rejection);
+                    }
                 }
             }
         }

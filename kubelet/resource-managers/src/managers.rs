@@ -45,9 +45,9 @@ pub struct ResourceManagers {
     topology: Option<Topology>,
     keeps_cpu_quota: bool,
     root_dir: PathBuf,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     /// Taken while files are written.
-    saving: tokio::sync::Mutex<()>,
+    saving: Arc<tokio::sync::Mutex<()>>,
     changed: Notify,
     metrics: Metrics,
 }
@@ -102,12 +102,12 @@ impl ResourceManagers {
             topology: topology.transpose()?,
             keeps_cpu_quota: cpu.is_some_and(|cpu| cpu.keeps_quota),
             root_dir: root_dir.to_owned(),
-            state: Mutex::new(State {
+            state: Arc::new(Mutex::new(State {
                 held,
                 version: 1,
                 saved: 0,
-            }),
-            saving: tokio::sync::Mutex::default(),
+            })),
+            saving: Arc::default(),
             changed: Notify::new(),
             metrics,
         })
@@ -229,8 +229,21 @@ impl ResourceManagers {
         self.changed.notify_one();
     }
 
-    /// Takes what containers have whose pods are not among these.
-    pub fn release_gone(&self, active: &[Arc<Pod>]) {
+    /// The pods whose containers have something for themselves.
+    pub fn holders(&self) -> BTreeSet<PodUid> {
+        let state = self.state.lock();
+        let cpus = state
+            .held
+            .cpu
+            .iter()
+            .flat_map(|it| it.state.exclusive.keys());
+        let memory = state.held.memory.iter();
+        let memory = memory.flat_map(|it| it.state.assignments.keys());
+        cpus.chain(memory).map(|uid| PodUid::from(&**uid)).collect()
+    }
+
+    /// Takes what containers have that are neither in these pods, nor in a pod that `still_runs`.
+    pub fn release_gone(&self, active: &[Arc<Pod>], still_runs: impl Fn(&PodUid) -> bool) {
         let mut state = self.state.lock();
         if state.held.cpu.is_none() && state.held.memory.is_none() {
             return;
@@ -246,7 +259,7 @@ impl ResourceManagers {
         }
         let exists = |pod: &str, container: &str| {
             let of_pod = containers.get(pod);
-            of_pod.is_some_and(|names| names.contains(container))
+            of_pod.is_some_and(|names| names.contains(container)) || still_runs(&PodUid::from(pod))
         };
         if state.held.release_gone(exists) {
             self.note_change(&mut state);
@@ -365,7 +378,8 @@ impl ResourceManagers {
     /// # Errors
     /// A file cannot be written.
     pub async fn save(&self) -> io::Result<()> {
-        let _turn = self.saving.lock().await;
+        // Kept by the write, which goes on if the caller stops waiting for it.
+        let turn = Arc::clone(&self.saving).lock_owned().await;
         let (files, version) = {
             let state = self.state.lock();
             if state.version == state.saved {
@@ -373,17 +387,21 @@ impl ResourceManagers {
             }
             (state.held.files()?, state.version)
         };
-        let dir = self.root_dir.clone();
+        let (dir, state) = (self.root_dir.clone(), Arc::clone(&self.state));
         let write = move || -> io::Result<()> {
+            let _turn = turn;
             for (name, content) in files {
                 let path = dir.join(name);
-                atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Synced)?;
+                let written =
+                    atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Synced);
+                written.map_err(|error| {
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                })?;
             }
+            state.lock().saved = version;
             Ok(())
         };
-        blocking(write).await.map_err(io::Error::other)??;
-        self.state.lock().saved = version;
-        Ok(())
+        blocking(write).await.map_err(io::Error::other)?
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct CpuSets(Mutex<BTreeMap<String, String>>);
 
 impl CpuSets {
     /// Notes the CPUs of a container.
-    pub(crate) fn sent(&self, id: &str, cpus: String) {
+    fn sent(&self, id: &str, cpus: String) {
         self.0.lock().insert(id.to_owned(), cpus);
     }
 }
@@ -36,6 +36,42 @@ impl RuntimeManager {
         resources.cpuset_mems = text(self.managers.memory_nodes(&uid, container));
     }
 
+    /// Notes the CPUs that a container was created with, and updates them if they have changed since.
+    pub(crate) async fn created_on(&self, pod: &Pod, container: &str, id: &str, cpus: String) {
+        let uid = PodUid::of(pod);
+        let Some(now) = self.managers.cpus(&uid, container) else {
+            return;
+        };
+        self.cpu_sets.sent(id, cpus);
+        self.update_cpu_set(&uid, container, id, &now).await;
+    }
+
+    async fn update_cpu_set(&self, pod: &PodUid, container: &str, id: &str, cpus: &CpuSet) {
+        let cpus = cpus.to_string();
+        if self.cpu_sets.0.lock().get(id) == Some(&cpus) {
+            return;
+        }
+        let resources = LinuxContainerResources {
+            cpuset_cpus: cpus.clone(),
+            ..LinuxContainerResources::default()
+        };
+        match self.cri.update_container_resources(id, resources).await {
+            Ok(()) => {
+                info!(
+                    pod_uid = %pod, container, container_id = id, cpus,
+                    "set the CPUs of a container"
+                );
+                self.cpu_sets.sent(id, cpus);
+            }
+            Err(error) => {
+                warn!(
+                    pod_uid = %pod, container, container_id = id, cpus, %error,
+                    "cannot set the CPUs of a container; retrying"
+                );
+            }
+        }
+    }
+
     /// Updates the running containers of these pods whose CPUs have changed: those that share CPUs,
     /// when others get or release exclusive ones. After the start, the kubelet sends all once.
     pub async fn update_cpu_sets(&self, pods: impl Iterator<Item = (PodUid, &PodStatus)>) {
@@ -49,30 +85,8 @@ impl RuntimeManager {
                 let Some(cpus) = self.managers.cpus(&uid, &container.name) else {
                     return;
                 };
-                let cpus = cpus.to_string();
-                if self.cpu_sets.0.lock().get(&container.id) == Some(&cpus) {
-                    continue;
-                }
-                let resources = LinuxContainerResources {
-                    cpuset_cpus: cpus.clone(),
-                    ..LinuxContainerResources::default()
-                };
                 let (id, name) = (&container.id, &container.name);
-                match self.cri.update_container_resources(id, resources).await {
-                    Ok(()) => {
-                        info!(
-                            pod_uid = %uid, container = name, container_id = id, cpus,
-                            "set the CPUs of a container"
-                        );
-                        self.cpu_sets.sent(id, cpus);
-                    }
-                    Err(error) => {
-                        warn!(
-                            pod_uid = %uid, container = name, container_id = id, cpus, %error,
-                            "cannot set the CPUs of a container; retrying"
-                        );
-                    }
-                }
+                self.update_cpu_set(&uid, name, id, &cpus).await;
             }
         }
         self.cpu_sets.0.lock().retain(|id, _| running.contains(id));

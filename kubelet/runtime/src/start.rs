@@ -229,7 +229,6 @@ impl RuntimeManager {
             .await
             .map_err(StartError::Create)?;
         pod_context.state.created(&container.name, &id);
-        self.cpu_sets.sent(&id, cpus.unwrap_or_default());
         self.managers.container_starts(pod, &container.name);
         self.events
             .normal(subject, reason::CREATED, "Container created");
@@ -243,6 +242,8 @@ impl RuntimeManager {
                 .warning(subject, reason::FAILED, format_args!("Error: {words}"));
             return Err(StartError::Run(error));
         }
+        let cpus = cpus.unwrap_or_default();
+        self.created_on(pod, &container.name, &id, cpus).await;
         self.events
             .normal(subject, reason::STARTED, "Container started");
         Ok(id)

@@ -32,6 +32,7 @@ use crate::{
     node_pressure::{MachineMeasurements, MeasurementSource, NodeHost},
     pod::removals::Removals,
     pod_cgroups::{self, LimitKeeper},
+    resource_holders::ResourceHolders,
     sources::update::PodUpdate,
     status::sync::StatusSync,
     sync_loop::{SyncLoop, SyncLoopInputs},
@@ -134,6 +135,8 @@ impl PodRunner {
             events: &parts.events,
             housekeeping: (orphans == Orphans::End).then(|| kubelet.housekeeping(self.removals)),
             sources_ready: &*parts.sources_ready,
+            holders: kubelet.resource_holders(),
+            has_all_pods: false,
             rejected: HashSet::new(),
             undecided: HashSet::new(),
             waiting: BTreeMap::new(),
@@ -163,7 +166,7 @@ impl PodRunner {
             Box::pin(parts.analyzer.run(cancel.clone())),
             Box::pin(kubelet.protect_node(orphans, cancel.clone())),
             Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
-            Box::pin(kubelet.keep_cpu_sets(cancel.clone())),
+            Box::pin(kubelet.keep_cpu_sets(orphans, cancel.clone())),
             Box::pin(cancel.run_until_cancelled(parts.system_cgroups.run())),
             sync_loop.run(inputs, cancel.clone()),
             allocator.run(cancel.clone()),
@@ -248,18 +251,27 @@ impl Kubelet {
         keeper.run(cancel).await;
     }
 
-    async fn keep_cpu_sets(&self, cancel: CancellationToken) {
+    async fn keep_cpu_sets(&self, orphans: Orphans, cancel: CancellationToken) {
         let parts = &*self.0;
         let keeper = CpuSetKeeper {
             runtime: &parts.runtime,
-            pods: &parts.pods,
-            statuses: &parts.statuses,
-            workers: &parts.workers,
+            holders: self.resource_holders(),
             cache: &parts.cache,
-            sources_ready: &*parts.sources_ready,
+            releases: &|| orphans == Orphans::End && (parts.sources_ready)(),
             period: parts.options.cpu_reconcile_period,
         };
         keeper.run(cancel).await;
+    }
+
+    fn resource_holders(&self) -> ResourceHolders<'_> {
+        let parts = &*self.0;
+        ResourceHolders {
+            managers: &parts.managers,
+            pods: &parts.pods,
+            statuses: &parts.statuses,
+            workers: &parts.workers,
+            pleg: &parts.pleg,
+        }
     }
 
     /// Removes what no pod needs, and evicts pods when the node runs out of resources.

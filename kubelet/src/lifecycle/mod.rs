@@ -96,10 +96,13 @@ impl Admission {
     /// # Errors
     /// The rejection, with upstream's reason and message.
     pub fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
-        self.managers.admit(pod).map_err(|error| {
-            self.metrics.rejected(error.reason());
-            Rejection::new(error.reason(), error.to_string())
-        })
+        let admitted = self.managers.admit(pod);
+        admitted.map_err(|error| Rejection::new(error.reason(), error.to_string()))
+    }
+
+    /// Counts a rejection for the reason that [`allocate`](Self::allocate) returned.
+    pub fn count_rejection(&self, rejection: &Rejection) {
+        self.metrics.rejected(&rejection.reason);
     }
 
     fn count_preempted(&self, admitted: &AdmissionOutcome, shortages: &[Shortage]) {

@@ -12,7 +12,9 @@ use cri_proto::runtime::v1::PodSandboxState;
 use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
-    kubelet::{Kubelet, KubeletParts, options::KubeletOptions, pod_runner::PodRunner},
+    kubelet::{
+        Kubelet, KubeletParts, SourcesReady, options::KubeletOptions, pod_runner::PodRunner,
+    },
     sources::update::{PodOperation, PodUpdate, Source},
 };
 use kubelet_api_client::{
@@ -34,6 +36,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+/// Capacity of the channel of updates to the kubelet.
+const UPDATES: usize = 50;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const IMAGE: &str = "busybox:1";
 
@@ -101,7 +105,7 @@ impl Node {
     pub(crate) fn kubelet(
         &self,
         options: KubeletOptions,
-        ready: Arc<AtomicBool>,
+        sources_ready: SourcesReady,
         cancel: &CancellationToken,
     ) -> (Kubelet, PodRunner) {
         let timeout = options.cri.request_timeout;
@@ -114,7 +118,7 @@ impl Node {
             membership: None,
             managers,
             events: self.events.clone(),
-            sources_ready: Arc::new(move || ready.load(Ordering::Relaxed)),
+            sources_ready,
         };
         Kubelet::new(parts, cancel)
     }
@@ -154,8 +158,13 @@ impl Node {
     ) -> Running {
         let ready = Arc::new(AtomicBool::new(true));
         let cancel = CancellationToken::new();
-        let (kubelet, pods) = self.kubelet(options, Arc::clone(&ready), &cancel);
-        let (updates, receiver) = mpsc::channel(50);
+        let (updates, receiver) = mpsc::channel(UPDATES);
+        let are_taken = {
+            let (ready, updates) = (Arc::clone(&ready), updates.clone());
+            // As with real sources, the last update is taken before its pods are processed.
+            move || ready.load(Ordering::Relaxed) && updates.capacity() == UPDATES
+        };
+        let (kubelet, pods) = self.kubelet(options, Arc::new(are_taken), &cancel);
         let task = tokio::spawn({
             let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
             async move {

@@ -1,6 +1,6 @@
 //! `--runonce`.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use kubelet::sources::update::{PodOperation, PodUpdate, Source};
 use serde_json::json;
@@ -17,11 +17,8 @@ async fn pods_are_started_once_and_left_running() {
     other.until_phase("other", "Running", 3 * SECOND).await;
     other.stop().await;
 
-    let (_kubelet, pods) = node.kubelet(
-        node.options(),
-        Arc::new(AtomicBool::new(true)),
-        &CancellationToken::new(),
-    );
+    let (_kubelet, pods) =
+        node.kubelet(node.options(), Arc::new(|| true), &CancellationToken::new());
     let (updates, receiver) = mpsc::channel(1);
     let absent = json!({"containers": [
         {"name": "c", "image": "absent:1", "imagePullPolicy": "Never"}

@@ -8,9 +8,10 @@ use kubelet::sources::update::{PodOperation, Source};
 use kubelet_host::machine::Machine;
 use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
+    cpus,
     driver::Simulation,
     pods::{self, Expect},
 };
@@ -21,8 +22,8 @@ const FILLERS: i64 = 4;
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// The longest grace period plus the minimum of each container.
 const ENDED: Duration = Duration::from_secs(10);
-/// A kubelet that starts lists all pods, and tries again what failed once.
-const RESTARTED: Duration = Duration::from_secs(15);
+/// A kubelet that starts runs static pods again that it does not know. Some fail twice.
+const RECOVERED: Duration = Duration::from_secs(180);
 /// For operations that take no time of their own: a change is noticed within a second.
 const PROMPT: Duration = Duration::from_secs(2);
 
@@ -111,11 +112,24 @@ impl Simulation {
         sleep(PROMPT).await;
         self.assert_settled("a pod got a CPU of its own");
         self.restart().await;
-        sleep(RESTARTED).await;
-        self.assert_settled("the kubelet was restarted");
+        self.recover("the kubelet was restarted").await;
         self.remove_one(index).await;
         sleep(ENDED + self.node.options.cpu_reconcile_period + PROMPT).await;
         self.assert_settled("the pod with a CPU of its own was removed");
+    }
+
+    /// Waits until all invariants hold; the CPUs of containers have never changed until then.
+    async fn recover(&mut self, after: &str) {
+        let deadline = Instant::now() + RECOVERED;
+        loop {
+            sleep(PROMPT).await;
+            self.observe();
+            assert_eq!(cpus::problem(self), None, "after {after}");
+            let Some(problem) = self.problem() else {
+                return;
+            };
+            assert!(Instant::now() < deadline, "after {after}: {problem}");
+        }
     }
 
     /// Changes one field of a pod's spec.

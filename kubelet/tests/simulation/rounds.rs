@@ -217,6 +217,8 @@ impl Simulation {
         let targets = self.targets(|subject| {
             is_server(subject) && (!class.is_of_api() || subject.source == Source::Api)
         });
+        // The next kubelet runs the static pods that this one refused, from the start.
+        let has_refused = self.subjects.iter().any(SimulatedPod::is_evicted);
         let runtime = self.node.runtime.clone();
         let away = || Status::unavailable("the engine is away");
         match class {
@@ -287,7 +289,10 @@ impl Simulation {
             self.crash_all(&targets);
         }
         let begun = Instant::now();
-        let limit = class.heals(self);
+        let mut limit = class.heals(self);
+        if class == Class::KubeletKill && has_refused {
+            limit += Class::JobSandboxEnd.heals(self);
+        }
         sleep(limit).await;
         // Faults that no call has consumed.
         runtime.clear_faults();

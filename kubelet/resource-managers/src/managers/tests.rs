@@ -125,7 +125,11 @@ async fn containers_keep_what_they_have_over_a_restart() {
     assert!(managers.is_pod_without_quota(&PodUid::from("a")));
     assert!(!managers.is_pod_without_quota(&PodUid::from("b")));
 
-    managers.release_gone(&[Arc::new(pod("b", "500m", "1Gi"))]);
+    let active = [Arc::new(pod("b", "500m", "1Gi"))];
+    managers.release_gone(&active, |uid| uid.as_str() == "a");
+    assert_eq!(of(&managers, "a"), before[0]);
+    assert!(managers.holders().iter().map(PodUid::as_str).eq(["a", "b"]));
+    managers.release_gone(&active, |_| false);
     assert_eq!(of(&managers, "a"), pair("0-7", "all"));
     assert_eq!(of(&managers, "b"), pair("0-7", "0"));
 }
@@ -204,7 +208,7 @@ fn a_pod_that_runs_is_not_rejected_by_a_new_policy() {
     }
     let managers = start(&aligned(PolicyName::SingleNumaNode, Scope::Pod), dir.path());
     managers.admit(&large).unwrap();
-    managers.release_gone(&[]);
+    managers.release_gone(&[], |_| false);
     assert_eq!(managers.admit(&large), Err(AdmissionError::Topology));
 }
 
