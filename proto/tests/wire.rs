@@ -161,12 +161,15 @@ fn describe_message(
                 local(&scalar(field.r#type(), field.type_name())),
                 match field.label() {
                     Label::Repeated => "repeated",
+                    _ if field.proto3_optional() => "explicit-optional",
                     _ => "singular",
                 },
             ),
         };
         let kind = kind.rsplit('.').next().unwrap().to_owned();
-        let oneof = field.oneof_index.map_or("-", |index| {
+        // protoc gives each optional field a group of its own.
+        let group = field.oneof_index.filter(|_| !field.proto3_optional());
+        let oneof = group.map_or("-", |index| {
             message.oneof_decl[usize::try_from(index).unwrap()].name()
         });
         rows.insert(format!(
