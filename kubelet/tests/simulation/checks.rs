@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeMap, fmt::Write as _, sync::Once};
 
 use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
-use fake_runtime::{Container, Sandbox};
+use fake_runtime::{Container, ContainerEvent, ContainerHistory, Sandbox};
 use k8s_openapi::api::core::v1::{self, ContainerStatus, PodStatus};
 use kubelet_pod_spec::identity::PodUid;
 
@@ -204,9 +204,16 @@ const EXIT_CODE: i32 = 137;
 fn fate(simulation: &Simulation, subject: &SimulatedPod, found: &Found) -> &'static str {
     let spec = subject.spec();
     let lives = simulation.node.runtime.histories();
+    // A kubelet does not know what was removed before its start.
+    let begun = simulation.kills.last().copied();
+    let is_known = |life: &ContainerHistory| {
+        let mut events = life.events.iter();
+        let removed = events.find(|(_, event)| *event == ContainerEvent::Removed);
+        removed.is_none_or(|(at, _)| begun.is_none_or(|begun| *at > begun))
+    };
     let has_ended = |name: &str| {
         let mut lives = lives.iter().filter(|life| life.pod_uid == subject.uid);
-        lives.any(|life| life.name == name && life.ended().is_some())
+        lives.any(|life| life.name == name && life.ended().is_some() && is_known(life))
     };
     let code = |container: &v1::Container| {
         let runs = found.containers.iter();
