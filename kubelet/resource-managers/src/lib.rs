@@ -12,6 +12,7 @@ mod managers;
 mod metrics;
 mod options;
 mod requests;
+mod start;
 mod state_file;
 
 pub use self::{

@@ -13,10 +13,10 @@ use std::{
 
 use atomic_file::Durability;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_cpu_manager::{CpuState, CpuTopology, Level, StaticPolicy as CpuPolicy};
+use kubelet_cpu_manager::Level;
 use kubelet_host::{cpu_set::CpuSet, repeatable::blocking};
 use kubelet_machine_info::MachineInfo;
-use kubelet_memory_manager::{Block, MemoryState, StaticPolicy as MemoryPolicy};
+use kubelet_memory_manager::Block;
 use kubelet_metrics::{Collector, Exposition, Family, Gauge};
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_topology_manager::{Policy, PolicyName, ResourceHints, TopologyHint};
@@ -26,16 +26,13 @@ use tracing::info;
 
 use crate::{
     error::{AdmissionError, StartError},
-    held::{Held, HeldCpus, HeldMemory},
+    held::{Held, HeldMemory},
     metrics::Metrics,
-    options::{CpuOptions, ResourceManagerOptions, Scope, TopologyOptions},
+    options::{ResourceManagerOptions, Scope, TopologyOptions},
     requests::{self, Request, Role},
-    state_file::{self, CPU_FILE, MEMORY_FILE},
+    start,
 };
 
-/// The names of the policies in the state files.
-const CPU_POLICIES: [&str; 2] = ["none", "static"];
-const MEMORY_POLICIES: [&str; 2] = ["None", "Static"];
 /// The boundary of alignment in metrics.
 const NUMA_NODE: &str = "numa_node";
 
@@ -82,8 +79,8 @@ impl ResourceManagers {
         let topology = options.topology.as_ref();
         let topology = topology.map(|options| Topology::new(options, machine));
         let held = Held {
-            cpu: start_cpus(options.cpu.as_ref(), machine, root_dir)?,
-            memory: start_memory(options, machine, root_dir)?,
+            cpu: start::cpus(options.cpu.as_ref(), machine, root_dir)?,
+            memory: start::memory(options, machine, root_dir)?,
         };
         let metrics = Metrics::default();
         for scope in ["container", "pod"] {
@@ -427,20 +424,6 @@ impl Topology {
     }
 }
 
-impl Held {
-    /// Names and contents of the state files.
-    fn files(&self) -> io::Result<Vec<(&'static str, String)>> {
-        let mut files = Vec::new();
-        if let Some(cpu) = &self.cpu {
-            files.push((CPU_FILE, cpu.state.to_file(CPU_POLICIES[1])?));
-        }
-        if let Some(memory) = &self.memory {
-            files.push((MEMORY_FILE, memory.state.to_file(MEMORY_POLICIES[1])?));
-        }
-        Ok(files)
-    }
-}
-
 impl HeldMemory {
     fn nodes_of(&self, pod: &str, container: &str) -> Option<CpuSet> {
         let blocks = self.state.of(pod, container)?;
@@ -450,69 +433,6 @@ impl HeldMemory {
         let nodes: CpuSet = nodes.collect();
         (!nodes.is_empty()).then_some(nodes)
     }
-}
-
-fn start_cpus(
-    options: Option<&CpuOptions>,
-    machine: &MachineInfo,
-    root_dir: &Path,
-) -> Result<Option<HeldCpus>, StartError> {
-    let path = root_dir.join(CPU_FILE);
-    let name = CPU_POLICIES[usize::from(options.is_some())];
-    let state = state_file::read(&path, |content| CpuState::parse(content, name))?;
-    let Some(options) = options else {
-        return Ok(None);
-    };
-    let policy = CpuPolicy::new(
-        CpuTopology::of(machine),
-        options.reserved.clone(),
-        options.reserved_count,
-        options.policy,
-    );
-    let policy = policy.map_err(|rule| StartError::Policy {
-        field: "cpuManagerPolicy",
-        rule,
-    })?;
-    let mut state = state.unwrap_or_default();
-    let started = policy.start(&mut state);
-    started.map_err(|rule| StartError::State { path, rule })?;
-    Ok(Some(HeldCpus {
-        policy,
-        state,
-        full_cores: options.policy.full_cores,
-    }))
-}
-
-fn start_memory(
-    options: &ResourceManagerOptions,
-    machine: &MachineInfo,
-    root_dir: &Path,
-) -> Result<Option<HeldMemory>, StartError> {
-    let path = root_dir.join(MEMORY_FILE);
-    let name = MEMORY_POLICIES[usize::from(options.memory.is_some())];
-    let state = state_file::read(&path, |content| MemoryState::parse(content, name))?;
-    let Some(reserved) = &options.memory else {
-        return Ok(None);
-    };
-    let unknown = reserved.keys().find(|node| {
-        let mut nodes = machine.topology.iter();
-        !nodes.any(|known| known.node_id == **node)
-    });
-    if let Some(node) = unknown {
-        return Err(StartError::Policy {
-            field: "reservedMemory",
-            rule: format!("the machine has no NUMA node {node}"),
-        });
-    }
-    let policy = MemoryPolicy::new(&machine.topology, reserved);
-    let policy = policy.map_err(|rule| StartError::Policy {
-        field: "memoryManagerPolicy",
-        rule,
-    })?;
-    let mut state = state.unwrap_or_default();
-    let started = policy.start(&mut state);
-    started.map_err(|rule| StartError::State { path, rule })?;
-    Ok(Some(HeldMemory { policy, state }))
 }
 
 impl Collector for ResourceManagers {

@@ -6,6 +6,10 @@ use kubelet_memory_manager::Reserved;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::{
+    options::{CpuOptions, TopologyOptions},
+    state_file::{CPU_FILE, MEMORY_FILE},
+};
 
 const GIB: u64 = 1 << 30;
 
