@@ -26,6 +26,10 @@ impl ResourceHolders<'_> {
     /// Takes back what containers had that are gone. Every source must have been read.
     pub(crate) fn release_gone(&self) {
         let managers = self.managers;
+        // On most nodes. Each admitted pod would list all others.
+        if managers.holders().is_empty() {
+            return;
+        }
         managers.release_gone(&self.active_pods(), |uid| self.still_runs(uid));
     }
 
@@ -43,7 +47,7 @@ impl ResourceHolders<'_> {
         holders
     }
 
-    /// The pods with a worker or in a source.
+    /// The active pods, and those in the runtime whose worker has not ended.
     pub(crate) fn known_pods(&self) -> Vec<PodUid> {
         let listing = self.pleg.listing();
         let ending = listing.records.keys();

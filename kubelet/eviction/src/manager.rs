@@ -47,7 +47,7 @@ const IMMEDIATELY: Duration = Duration::from_secs(1);
 /// How long the next eviction waits for the resources of an evicted pod, and how often it looks.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 const CLEANUP_PERIOD: Duration = Duration::from_secs(1);
-/// How long the space that removed containers and images used is waited for. Runtimes such as
+/// How long space of removed containers, images and pods is waited for. Runtimes such as
 /// containerd free it in the background; another pod must not be evicted meanwhile.
 const RECLAIM_TIMEOUT: Duration = CLEANUP_TIMEOUT;
 /// The same, while a hundredth of the threshold or more has been used up since the removal.
@@ -75,7 +75,7 @@ struct State {
     evicted: VecDeque<EvictedPod>,
     /// The last observations of memory.
     memory: BTreeMap<Signal, Observation>,
-    /// When containers or images were removed last.
+    /// When containers, images or evicted pods were removed last.
     removed_at: Option<Instant>,
 }
 
@@ -195,7 +195,7 @@ impl EvictionManager {
         cancel.run_until_cancelled(work).await;
     }
 
-    /// Observes the node once, and acts. Returns the pods that were evicted.
+    /// Observes the node, and acts. Returns the pods that were evicted.
     async fn synchronize(&self, host: &impl EvictionHost) -> Vec<PodUid> {
         let has_limits = || {
             let pods = host.pods();

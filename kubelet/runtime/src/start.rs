@@ -218,7 +218,7 @@ impl RuntimeManager {
         let saved = self.managers.save().await;
         saved.map_err(StartError::SaveResources)?;
         let linux = config.linux.as_ref().and_then(|it| it.resources.as_ref());
-        let cpus = linux.map(|linux| linux.cpuset_cpus.clone());
+        let cpus = linux.map_or_else(String::new, |linux| linux.cpuset_cpus.clone());
         let id = self
             .cri
             .create_container(
@@ -242,7 +242,6 @@ impl RuntimeManager {
                 .warning(subject, reason::FAILED, format_args!("Error: {words}"));
             return Err(StartError::Run(error));
         }
-        let cpus = cpus.unwrap_or_default();
         self.created_on(pod, &container.name, &id, cpus).await;
         self.events
             .normal(subject, reason::STARTED, "Container started");
