@@ -53,6 +53,14 @@ pub(super) async fn written(node: &Node, id: &str, text: &str) {
     .unwrap();
 }
 
+/// The number in the first line that the engine still has of the container.
+pub(super) fn first_kept(node: &Node, id: &str) -> usize {
+    let log = node.path("engine/data/containers").join(id);
+    let rotated = fs::read_to_string(log.join(format!("{id}-json.log.1"))).unwrap();
+    let line: serde_json::Value = serde_json::from_str(rotated.lines().next().unwrap()).unwrap();
+    line["log"].as_str().unwrap().trim_end().parse().unwrap()
+}
+
 /// The response of the shim's metrics server at `address`.
 async fn metrics(address: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address).await?;

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tonic::Code;
 
-use engine_files::{bounds, written};
+use engine_files::{bounds, first_kept, written};
 
 /// The time for a container of these tests to end.
 const END: Duration = Duration::from_secs(120);
@@ -318,10 +318,11 @@ async fn a_log_whose_disk_is_full_for_a_while_has_each_part_once() {
     );
 }
 
-/// The engine has removed the beginning when there is room: what follows is whole.
+/// The engine has removed the beginning twice when there is room: what it still has is whole.
 #[tokio::test]
 async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_what_is_left() {
-    const LINES: usize = 100_000;
+    const HALF: usize = 60_000;
+    const LINES: usize = 2 * HALF;
     let mut node = Node::with_shim().await.unwrap();
     let (endpoint, _breaks) = remote(&node).await;
     node.stop_shim().await.unwrap();
@@ -332,29 +333,54 @@ async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_w
     let mut cri = Cri::of(&node).await.unwrap();
     // There is no room for the first line.
     let script = format!(
-        "head -c 10000 /dev/zero | tr '\\0' x; echo; while [ ! -e /tmp/go ]; do usleep 1000; done; \
-         seq 1 {LINES}; sleep 1000"
+        "head -c 10000 /dev/zero | tr '\\0' x; echo; \
+         for half in 0 1; do \
+             while [ ! -e /tmp/$half ]; do usleep 1000; done; \
+             seq $((half * {HALF} + 1)) $(((half + 1) * {HALF})); \
+         done; sleep 1000"
     );
     let logging = Logging::start(&node, &mut cri, "small", &script).await;
     disk.filled(&node).await;
-    let go = cri
-        .exec(&logging.id, &["touch", "/tmp/go"], 10)
-        .await
-        .unwrap();
-    assert_eq!(go.exit_code, 0);
-    let last = format!("{LINES}\n");
-    written(&node, &logging.id, &last.escape_default().to_string()).await;
+    for half in [0, 1] {
+        let path = format!("/tmp/{half}");
+        let go = cri.exec(&logging.id, &["touch", &path], 10).await.unwrap();
+        assert_eq!(go.exit_code, 0);
+        let last = format!("\"{}\\n\"", (half + 1) * HALF);
+        written(&node, &logging.id, &last).await;
+        if half == 0 {
+            // The incomplete first line makes room for some of what the engine has now.
+            node.await_until("the first line is gone", END, async |_| {
+                let log = fs::read_to_string(&logging.log)?;
+                Ok(!log.is_empty() && !log.contains('x'))
+            })
+            .await
+            .unwrap();
+        }
+    }
     disk.resize(c"size=16m");
     node.await_until("the last line is there", END, async |_| {
-        Ok(fs::read_to_string(&logging.log)?.ends_with(&last))
+        Ok(fs::read_to_string(&logging.log)?.ends_with(&format!(" {LINES}\n")))
     })
     .await
     .unwrap();
-    // What is left has no damaged line.
+    // No line is damaged or doubled.
     let found = logging.lines();
-    let first: usize = found[0].parse().unwrap();
-    assert_eq!(found, numbers(LINES)[first - 1..]);
-    assert!(first > 1 && found.len() > 1000, "{} lines", found.len());
+    let found: Vec<usize> = found.iter().map(|line| line.parse().unwrap()).collect();
+    let starts = found.windows(2).filter(|pair| pair[1] != pair[0] + 1);
+    let starts: Vec<usize> = starts.map(|pair| pair[1]).collect();
+    let [second] = starts[..] else {
+        panic!(
+            "the runs after the first start at {starts:?}: {}",
+            node.shim_log()
+        );
+    };
+    assert!(found[0] > 1 && found[0] < HALF, "starts at {}", found[0]);
+    assert_eq!(
+        second,
+        first_kept(&node, &logging.id),
+        "{}",
+        node.shim_log()
+    );
 }
 
 #[tokio::test]
