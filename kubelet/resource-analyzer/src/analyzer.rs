@@ -13,7 +13,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use crate::{
-    meter::Meter, metrics, progress::Progress, rounds::Rounds, source::PodSource, usage::Usages,
+    meter::Meter,
+    metrics,
+    progress::Progress,
+    rounds::Rounds,
+    source::PodSource,
+    usage::{Usages, VolumeUsage},
+    walks::Walks,
 };
 
 /// Measures pods until it is stopped. Other parts read the results at any time.
@@ -24,6 +30,7 @@ pub struct ResourceAnalyzer {
     events: EventRecorder,
     meter: Meter,
     latest: ArcSwap<Usages>,
+    walks: Arc<Walks>,
     progress: watch::Sender<Progress>,
     wake: Notify,
 }
@@ -38,6 +45,7 @@ impl ResourceAnalyzer {
             events,
             meter: Meter::default(),
             latest: ArcSwap::default(),
+            walks: Arc::default(),
             progress: watch::Sender::default(),
             wake: Notify::new(),
         }
@@ -48,7 +56,27 @@ impl ResourceAnalyzer {
         self.latest.load_full()
     }
 
-    /// Measures everything again, in `limit` at most. What takes longer has its last results.
+    /// The last results, and what measurements in progress have found if it is more: a directory with
+    /// very many files takes long.
+    pub fn usages_so_far(&self) -> Arc<Usages> {
+        let walks = self.walks.found();
+        let mut usages = self.usages();
+        for ((uid, name), found) in walks {
+            let so_far = found.usage();
+            let Some(usage) = Arc::make_mut(&mut usages).get_mut(&uid) else {
+                continue;
+            };
+            let volumes = &mut Arc::make_mut(usage).volumes;
+            let volume = volumes.entry(name);
+            let volume = volume.or_insert_with_key(|name| VolumeUsage::of(&found.pod, name));
+            volume.bytes.used = volume.bytes.used.max(so_far.bytes);
+            volume.inodes.used = volume.inodes.used.max(so_far.inodes);
+        }
+        usages
+    }
+
+    /// Measures everything again, in `limit` at most, without rests. What takes longer has its last
+    /// results.
     pub async fn measure(&self, limit: Duration) {
         if self.period.is_none() {
             return;
@@ -56,6 +84,7 @@ impl ResourceAnalyzer {
         let mut progress = self.progress.subscribe();
         // The first round that begins after this.
         let wanted = progress.borrow().begun + 1;
+        let _waiting = self.walks.wait();
         self.wake.notify_one();
         let ended = progress.wait_for(|progress| progress.ended >= wanted);
         if timeout(limit, ended).await.is_err() {
@@ -69,7 +98,13 @@ impl ResourceAnalyzer {
             info!("volume stats collection is disabled");
             return;
         };
-        let rounds = Rounds::new(&*self.pods, &self.meter, &self.events, &self.latest);
+        let rounds = Rounds::new(
+            &*self.pods,
+            &self.meter,
+            &self.events,
+            &self.latest,
+            &self.walks,
+        );
         let run = rounds.run(period, &self.progress, &self.wake);
         cancel.run_until_cancelled(run).await;
     }

@@ -9,11 +9,11 @@ use std::{
 };
 
 use kubelet_host::{bounded_io::IoPermit, repeatable};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::debug;
 use tree_walk::DiskWalk;
 
-use crate::{error::MeasureError, usage::FileUsage};
+use crate::{error::MeasureError, usage::FileUsage, walks::Walk};
 
 /// How long a walk runs without a pause ...
 const SLICE: Duration = Duration::from_millis(20);
@@ -28,6 +28,7 @@ const REST: u32 = 4;
 pub(crate) async fn measure(
     dir: PathBuf,
     permit: &Arc<IoPermit>,
+    progress: &Walk,
 ) -> Result<FileUsage, MeasureError> {
     let mut walk = None;
     loop {
@@ -39,17 +40,19 @@ pub(crate) async fn measure(
         let slice = slice.await?;
         let (advanced, is_done, took) =
             slice.map_err(|error| MeasureError::io("read", &dir, error))?;
+        let found = FileUsage {
+            bytes: advanced.bytes(),
+            inodes: advanced.inodes(),
+        };
+        progress.has_found(found);
         if is_done {
             if advanced.is_partial() {
                 let path = dir.display();
                 debug!(%path, "the directory is too large to be counted in full");
             }
-            return Ok(FileUsage {
-                bytes: advanced.bytes(),
-                inodes: advanced.inodes(),
-            });
+            return Ok(found);
         }
-        sleep(took * REST).await;
+        progress.rest(took * REST).await;
         walk = Some(advanced);
     }
 }

@@ -22,6 +22,7 @@ mod progress;
 mod rounds;
 mod source;
 mod usage;
+mod walks;
 
 pub use kubelet_volume::usage::Amounts;
 

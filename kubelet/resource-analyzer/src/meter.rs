@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     directory, error::MeasureError, file_system, files, metrics::Durations, usage::PodFiles,
+    walks::Walk,
 };
 
 /// The measured part of a volume's usage.
@@ -51,11 +52,12 @@ impl Default for Meter {
 
 impl Meter {
     /// Measures a volume; `None` if it has no usage to measure. `server` is the name of the file
-    /// system that it is on: what hangs, hangs together.
+    /// system that it is on: what hangs, hangs together. `walk` is one through the volume.
     pub(crate) async fn volume(
         &self,
         source: UsageSource,
         server: &str,
+        walk: &Walk,
     ) -> Result<Option<Measured>, MeasureError> {
         match source {
             UsageSource::None => Ok(None),
@@ -70,7 +72,7 @@ impl Meter {
             UsageSource::Directory(path) => {
                 let permit = permit(server).await;
                 let begun = Instant::now();
-                let used = directory::measure(path.clone(), &permit).await?;
+                let used = directory::measure(path.clone(), &permit, walk).await?;
                 self.durations.record("du", begun);
                 let [mut bytes, mut inodes] = self.file_system(path, &permit).await?;
                 bytes.used = used.bytes;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_host::{mount_info, repeatable};
 use kubelet_pod_spec::identity::{self, PodUid};
@@ -26,7 +26,8 @@ use crate::{
     meter::{Measured, Meter},
     progress::Progress,
     source::{MeasuredPod, PodSource},
-    usage::{PodFiles, PodUsage, Usages, VolumeUsage, claim, is_local_ephemeral},
+    usage::{PodFiles, PodUsage, Usages, VolumeUsage},
+    walks::Walks,
 };
 
 /// How long the next measurement waits for the one before it. One that takes longer goes on beside
@@ -61,6 +62,7 @@ pub(crate) struct Rounds<'a> {
     meter: &'a Meter,
     events: &'a EventRecorder,
     latest: &'a ArcSwap<Usages>,
+    walks: &'a Arc<Walks>,
     tasks: JoinSet<Outcome>,
     /// What is being measured, possibly since an earlier round.
     running: HashMap<Id, Target>,
@@ -76,12 +78,14 @@ impl<'a> Rounds<'a> {
         meter: &'a Meter,
         events: &'a EventRecorder,
         latest: &'a ArcSwap<Usages>,
+        walks: &'a Arc<Walks>,
     ) -> Self {
         Self {
             pods,
             meter,
             events,
             latest,
+            walks,
             tasks: JoinSet::new(),
             running: HashMap::new(),
             wanted: HashMap::new(),
@@ -119,9 +123,12 @@ impl<'a> Rounds<'a> {
             for (name, source) in volumes {
                 let meter = self.meter.clone();
                 let server = server(&source, &devices);
-                let part = Part::Volume(name);
-                let measure = async move { Outcome::Volume(meter.volume(source, &server).await) };
-                self.start(&uid, part, measure).await;
+                let (walks, pod, volume) = (Arc::clone(self.walks), Arc::clone(&pod), name.clone());
+                let measure = async move {
+                    let walk = walks.begin(&pod, &volume);
+                    Outcome::Volume(meter.volume(source, &server, &walk).await)
+                };
+                self.start(&uid, Part::Volume(name), measure).await;
             }
             let meter = self.meter.clone();
             let server = devices.get(&log_dir).cloned().unwrap_or_default();
@@ -264,18 +271,12 @@ fn volume_usage(pod: &Pod, name: &str, measured: Measured, events: &EventRecorde
         let reason = reason::VOLUME_CONDITION_ABNORMAL;
         events.warning(Subject::Pod(pod), reason, message);
     }
-    let spec = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    let volume: Option<&Volume> = spec.into_iter().find(|volume| volume.name == name);
     VolumeUsage {
-        claim: volume.and_then(|volume| claim(pod, volume)),
         at: measured.at,
         bytes: measured.bytes,
         inodes: measured.inodes,
         is_abnormal: condition.map(|condition| condition.is_abnormal),
-        is_local_ephemeral: volume.is_some_and(is_local_ephemeral),
+        ..VolumeUsage::of(pod, name)
     }
 }
 

@@ -73,8 +73,22 @@ pub struct FileUsage {
     pub inodes: u64,
 }
 
+impl VolumeUsage {
+    /// A volume of a pod's spec that is not measured.
+    pub(crate) fn of(pod: &Pod, name: &str) -> Self {
+        let spec = pod.spec.iter();
+        let mut volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
+        let volume = volumes.find(|volume| volume.name == name);
+        Self {
+            claim: volume.and_then(|volume| claim(pod, volume)),
+            is_local_ephemeral: volume.is_some_and(is_local_ephemeral),
+            ..Self::default()
+        }
+    }
+}
+
 /// The claim of a volume in a pod's spec.
-pub(crate) fn claim(pod: &Pod, volume: &Volume) -> Option<Claim> {
+fn claim(pod: &Pod, volume: &Volume) -> Option<Claim> {
     Some(Claim {
         namespace: identity::namespace(pod).to_owned(),
         name: spec::claim_name(pod, volume)?,
@@ -82,7 +96,7 @@ pub(crate) fn claim(pod: &Pod, volume: &Volume) -> Option<Claim> {
 }
 
 /// Whether the volume counts as `ephemeral-storage`, by upstream's `IsLocalEphemeralVolume`.
-pub(crate) fn is_local_ephemeral(volume: &Volume) -> bool {
+fn is_local_ephemeral(volume: &Volume) -> bool {
     let on_disk = volume.empty_dir.as_ref().is_some_and(|source| {
         let medium = source.medium.as_deref();
         medium.unwrap_or_default().is_empty()

@@ -10,7 +10,8 @@ use kubelet_stats::{Depth, StatsProvider};
 /// Pods are ranked by measurements that are not older than this.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// How long the measurement of files may take, before those of the last one count.
+/// How long the measurement of files may take, before those of the last one count, or what this one
+/// has found.
 const FILES_LIMIT: Duration = Duration::from_secs(5);
 
 /// Measures the node and its pods for eviction.
@@ -53,7 +54,7 @@ impl Measurements for MachineMeasurements<'_> {
             if depth == UsageDepth::Fresh {
                 self.analyzer.measure(FILES_LIMIT).await;
             }
-            let files = self.analyzer.usages();
+            let files = self.analyzer.usages_so_far();
             if depth == UsageDepth::Files {
                 return Ok(pod_usages(None, &files));
             }

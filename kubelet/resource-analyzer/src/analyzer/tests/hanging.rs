@@ -83,6 +83,47 @@ async fn a_dead_mount_stops_no_other_and_takes_two_threads() {
     .await;
 }
 
+#[tokio::test]
+async fn what_a_late_measurement_has_found_counts_until_it_ends() {
+    let dir = memory();
+    for name in ["a", "b", "c"] {
+        std::fs::write(dir.path().join(name), "x").unwrap();
+    }
+    let (server, answers) = mpsc::channel::<()>();
+    let answers = Arc::new(Mutex::new(answers));
+    // After the walk.
+    let stat = move |path: &Path| {
+        let _ = answers.lock().recv();
+        Ok(rustix::fs::statfs(path)?)
+    };
+    let it = Running::with(Meter {
+        stat_file_system: Arc::new(stat),
+        ..Meter::default()
+    });
+    let source = directory(dir.path());
+    it.set(vec![pod("u", empty_dir("v"), &[("v", source)])]);
+    let so_far = || {
+        let usages = it.analyzer.usages_so_far();
+        let pod = usages.get(&PodUid::from("u"))?;
+        pod.volumes.get("v").cloned()
+    };
+    in_time(async {
+        let has_all = |volume: &VolumeUsage| volume.inodes.used == 4 && volume.bytes.used > 0;
+        let found = until(|| so_far().filter(has_all)).await;
+        assert!(found.is_local_ephemeral);
+        assert_eq!(it.volume("u", "v"), None);
+        // Now and later, statfs succeeds.
+        drop(server);
+        it.measured("u", "v").await;
+        for name in ["a", "b"] {
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+        }
+        until(|| it.volume("u", "v").filter(|volume| volume.inodes.used == 2)).await;
+        until(|| so_far().filter(|volume| volume.inodes.used == 2)).await;
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_hangs_is_called_once_and_its_late_answer_counts() {
     let dir = memory();

@@ -122,9 +122,12 @@ async fn only_block_devices_have_a_size() {
     let mode = rustix::fs::Mode::RUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let meter = Meter::default();
+    let walk = Arc::<Walks>::default().begin(&Arc::default(), "v");
     for path in [&fifo, dir.path(), &dir.path().join("none")] {
         let source = UsageSource::Device(path.to_owned());
-        in_time(meter.volume(source, "device")).await.unwrap_err();
+        in_time(meter.volume(source, "device", &walk))
+            .await
+            .unwrap_err();
     }
     let nodes = fs::read_dir("/sys/class/block").unwrap().flatten();
     let sized = nodes.filter_map(|entry| {
