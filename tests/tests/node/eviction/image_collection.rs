@@ -54,7 +54,7 @@ pub(super) async fn before_pods(node: Result<Node>) -> Result<()> {
     ensure!(has(node, images::BUSYBOX).await?, "an image in use is gone");
     site.condition("DiskPressure", "True").await?;
     site.condition("DiskPressure", "False").await?;
-    ensure!(removed(node, "space").await? >= 1, "it is not counted");
+    await_count(node, "space").await?;
     site.runs_on("user").await
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn by_space(node: Result<Node>) -> Result<()> {
     let what = "the image that was never used is gone";
     node.await_until(what, SECOND_COLLECTION, is_gone).await?;
     ensure!(has(node, USED_BEFORE).await?, "more than necessary is gone");
-    ensure!(removed(node, "space").await? >= 1, "it is not counted");
+    await_count(node, "space").await?;
     Ok(())
 }
 
@@ -117,19 +117,22 @@ pub(super) async fn by_age(node: Result<Node>) -> Result<()> {
     node.await_until("the unused image is gone", SECOND_COLLECTION, is_gone)
         .await?;
     ensure!(has(node, images::BUSYBOX).await?, "an image in use is gone");
-    ensure!(removed(node, "age").await? >= 1, "it is not counted");
+    await_count(node, "age").await?;
     let message = site.event("node", "FreeDiskSpaceFailed").await?;
     let told = "Insufficient free disk space on the node's image filesystem (";
     ensure!(message.starts_with(told), "{message:?}");
     site.runs_on("user").await
 }
 
-/// How many images were removed for this reason.
-async fn removed(node: &Node, reason: &str) -> Result<u64> {
-    let metrics = node.page("/metrics").await?;
+/// Waits until a removal for this reason is counted. The runtime may still be removing the image when
+/// it does not list it any more.
+async fn await_count(node: &Node, reason: &str) -> Result<()> {
     let count = format!("kubelet_image_garbage_collected_total{{reason=\"{reason}\"}} ");
-    let count = metrics.lines().find_map(|line| line.strip_prefix(&count));
-    Ok(count
-        .with_context(|| format!("no count for {reason}"))?
-        .parse()?)
+    let is_counted = async |node: &Node| {
+        let metrics = node.page("/metrics").await?;
+        let counted = metrics.lines().find_map(|line| line.strip_prefix(&count));
+        Ok(counted.is_some_and(|counted| counted != "0"))
+    };
+    let what = format!("a removal for {reason} is counted");
+    node.await_until(&what, SOON, is_counted).await
 }
