@@ -10,6 +10,7 @@ use prost_types::{DescriptorProto, FileDescriptorSet};
 const FILES: &[&str] = &[
     "cri/runtime_v1.proto",
     "csi/v1.proto",
+    "deviceplugin/v1beta1.proto",
     "grpc/health_v1.proto",
     "pluginregistration/v1.proto",
     "podresources/v1.proto",
@@ -40,6 +41,7 @@ fn messages(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> 
         }
         let module = match package {
             "v1" => "podresources::v1".to_owned(),
+            "v1beta1" => "deviceplugin::v1beta1".to_owned(),
             package => package.replace('.', "::"),
         };
         for name in file

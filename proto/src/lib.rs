@@ -44,6 +44,20 @@ pub mod pluginregistration {
     tonic::include_proto!("pluginregistration");
 }
 
+/// The device plugin API, the interface between the kubelet and programs that offer devices.
+pub mod deviceplugin {
+    /// Its version v1beta1.
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        reason = "generated; the .proto file documents what needs it"
+    )]
+    pub mod v1beta1 {
+        tonic::include_proto!("v1beta1");
+    }
+}
+
 /// The pod resources API, the interface between the kubelet and monitoring agents.
 pub mod podresources {
     /// Its version 1.

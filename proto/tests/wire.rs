@@ -24,6 +24,12 @@ fn pluginregistration_v1_matches_the_wire_table() {
 }
 
 #[test]
+fn deviceplugin_v1beta1_matches_the_wire_table() {
+    let table = rows(include_str!("deviceplugin-v1beta1.tsv"));
+    compare(&table, &describe("v1beta1"));
+}
+
+#[test]
 fn podresources_v1_matches_the_wire_table() {
     let table = rows(include_str!("podresources-v1.tsv"));
     compare(&table, &describe("v1"));
