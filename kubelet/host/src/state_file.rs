@@ -69,8 +69,8 @@ pub trait StateFile: Serialize + DeserializeOwned {
     }
 }
 
-/// FNV-1a with 32 bits.
-fn checksum(text: &str) -> u64 {
+/// The checksum of a text: FNV-1a with 32 bits.
+pub fn checksum(text: &str) -> u64 {
     let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });

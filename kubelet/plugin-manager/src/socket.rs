@@ -16,7 +16,10 @@ pub fn channel(path: &Path) -> Channel {
 }
 
 /// A connected channel.
-pub(super) async fn connect(path: &Path) -> Result<Channel, Error> {
+///
+/// # Errors
+/// No server listens on the socket.
+pub async fn connect(path: &Path) -> Result<Channel, Error> {
     endpoint().connect_with_connector(connector(path)).await
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::{
 };
 
 use crate::{
+    names,
     quantity::{self, NANOS},
     restart_rules::is_sidecar,
 };
@@ -160,6 +161,15 @@ pub fn units(billionths: i128) -> i64 {
     rounded_up(billionths, NANOS)
 }
 
+/// Whether a resource is an extended one, such as that of a device plugin: Kubernetes does not define
+/// it.
+pub fn is_extended(name: &str) -> bool {
+    let is_native = !name.contains('/') || name.contains("kubernetes.io/");
+    // Quotas have its name with this prefix.
+    let in_quotas = format!("requests.{name}");
+    !is_native && !name.starts_with("requests.") && names::qualified_name(&in_quotas).is_ok()
+}
+
 /// Names of the extended resources in `requirements`, which device plugins provide.
 pub fn extended_resources(requirements: &ResourceRequirements) -> impl Iterator<Item = &str> {
     let lists: [Option<&ResourceList>; 2] =
@@ -260,6 +270,27 @@ mod tests {
         assert_eq!((units(1), units(NANOS), units(-1)), (1, 1, 0));
         assert_eq!((millis(1), millis(NANOS)), (1, 1000));
         assert_eq!(units(i128::MAX), i64::MAX);
+    }
+
+    #[test]
+    fn extended_resources_have_a_domain_of_their_own() {
+        for name in ["x.y/z", "nvidia.com/gpu", "a/b"] {
+            assert!(is_extended(name), "{name}");
+        }
+        for name in [
+            "",
+            "cpu",
+            "z",
+            "x.y/",
+            "/z",
+            "x.y/z/z",
+            "kubernetes.io/z",
+            "a.kubernetes.io/z",
+            "requests.x.y/z",
+            "x_y/z",
+        ] {
+            assert!(!is_extended(name), "{name}");
+        }
     }
 
     #[test]

@@ -1,0 +1,496 @@
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+use cri_proto::deviceplugin::v1beta1::{
+    ContainerAllocateResponse, Device as ReportedDevice, DevicePluginOptions, ListAndWatchResponse,
+    Mount,
+};
+use fake_device_plugin::{Call, FakeDevicePlugin, VARIABLE, device};
+use kubelet_pod_spec::identity::PodUid;
+use kubelet_topology_manager::{NodeMask, ResourceHints};
+use tokio::time::{sleep, timeout};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::AbortOnDropHandle,
+};
+
+use super::*;
+use crate::{checkpoint::FILE, plugin::DevicePlugin};
+
+const GPU: &str = "vendor.example/gpu";
+const SOON: Duration = Duration::from_secs(30);
+
+/// A manager that serves registrations.
+struct Rig {
+    manager: DeviceManager,
+    _cancel: DropGuard,
+    _server: AbortOnDropHandle<()>,
+}
+
+impl Rig {
+    fn start(dir: &Path) -> Self {
+        let manager = DeviceManager::start(dir, NodeMask::default());
+        let listener = manager.bind().unwrap();
+        let cancel = CancellationToken::new();
+        let served = manager.clone().serve(listener, cancel.clone());
+        Self {
+            manager,
+            _cancel: cancel.drop_guard(),
+            _server: AbortOnDropHandle::new(tokio::spawn(served)),
+        }
+    }
+
+    /// Waits until the node has `all` devices, and pods can have `healthy` of them.
+    async fn has(&self, all: usize, healthy: usize) {
+        self.until(|manager| {
+            let amounts = manager.capacity();
+            amounts.capacity.get(GPU) == Some(&all)
+                && amounts.allocatable.get(GPU) == Some(&healthy)
+        })
+        .await;
+    }
+
+    async fn until(&self, is_true: impl Fn(&DeviceManager) -> bool) {
+        let waits = async {
+            while !is_true(&self.manager) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let waited = timeout(SOON, waits).await;
+        assert!(waited.is_ok(), "{:?}", self.manager.capacity());
+    }
+
+    fn assign(&self, pod: &str, count: usize) -> Result<(), Obstacle> {
+        let (reusable, preferences) = (Reusable::default(), Preferences::new());
+        let mut ledger = self.manager.ledger();
+        ledger.assign(request(pod, count), &reusable, None, &preferences)
+    }
+
+    /// The variable with the devices of a pod's container.
+    async fn variable(&self, pod: &str) -> String {
+        let prepared = self.manager.prepare(&PodUid::from(pod), "c").await.unwrap();
+        let variable = prepared.variables.get(VARIABLE).cloned();
+        variable.unwrap_or_default()
+    }
+}
+
+fn request(pod: &str, count: usize) -> DeviceRequest<'_> {
+    DeviceRequest {
+        pod,
+        container: "c",
+        resource: GPU,
+        count,
+    }
+}
+
+async fn plugin(dir: &Path, devices: &[&str]) -> (FakeDevicePlugin, fake_device_plugin::Serving) {
+    let plugin = FakeDevicePlugin::new(GPU, devices);
+    let serving = plugin.serve(dir).unwrap();
+    plugin.register(dir).await.unwrap();
+    (plugin, serving)
+}
+
+fn ids(ids: &[&str]) -> Vec<String> {
+    ids.iter().map(|&id| id.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn containers_keep_their_devices_over_a_restart_of_the_kubelet_and_of_the_plugin() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    let (fake, serving) = plugin(dir.path(), &["0", "1", "2"]).await;
+    rig.has(3, 3).await;
+    rig.assign("a", 2).unwrap();
+    let uid = PodUid::from("a");
+    rig.manager.allocate(&uid).await.unwrap();
+    assert_eq!(fake.take_calls(), [Call::Allocate(ids(&["0", "1"]))]);
+    assert_eq!(rig.variable("a").await, "0,1");
+    rig.manager.save().await.unwrap();
+    drop(rig);
+
+    let rig = Rig::start(dir.path());
+    // The plugin sees that its socket is gone, and registers again.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    assert_eq!(rig.variable("a").await, "0,1");
+    rig.has(0, 0).await;
+    let awaited = Obstacle::Awaited(GPU.to_owned());
+    assert_eq!(rig.manager.ledger().check("a"), Err(awaited.clone()));
+    assert_eq!(rig.assign("b", 1), Err(awaited));
+    assert!(rig.manager.assignable()[GPU] > 1_000_000);
+    drop(serving);
+    let serving = fake.serve(dir.path()).unwrap();
+    fake.register(dir.path()).await.unwrap();
+    rig.has(3, 3).await;
+    assert_eq!(rig.manager.ledger().check("a"), Ok(()));
+    rig.assign("b", 1).unwrap();
+    rig.manager.allocate(&PodUid::from("b")).await.unwrap();
+    assert_eq!(rig.variable("b").await, "2");
+
+    // The plugin is gone: its devices are not given to others.
+    drop(serving);
+    rig.has(3, 0).await;
+    assert_eq!(rig.variable("a").await, "0,1");
+    assert_eq!(rig.manager.assignable()[GPU], usize::MAX);
+    assert!(rig.manager.ledger().release_gone(|pod, _| pod == "a"));
+    assert_eq!(rig.variable("b").await, "");
+}
+
+#[tokio::test]
+async fn a_plugin_that_refuses_gives_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    let (fake, _serving) = plugin(dir.path(), &["0"]).await;
+    rig.has(1, 1).await;
+    fake.refuse(Some("no power"));
+    rig.assign("a", 1).unwrap();
+    let error = rig.manager.allocate(&PodUid::from("a")).await.unwrap_err();
+    let says = "device plugin Allocate rpc of vendor.example/gpu failed with err: no power";
+    assert_eq!(error.to_string(), says);
+    // Others can have the device.
+    fake.refuse(None);
+    fake.set_response(ContainerAllocateResponse {
+        mounts: vec![Mount {
+            host_path: "relative".to_owned(),
+            container_path: "/c".to_owned(),
+            read_only: false,
+        }],
+        ..ContainerAllocateResponse::default()
+    });
+    rig.assign("b", 1).unwrap();
+    let error = rig.manager.allocate(&PodUid::from("b")).await.unwrap_err();
+    let says = "device plugin of vendor.example/gpu: invalid answer to Allocate: \
+                mounts[0].host_path: \"relative\" is no absolute path";
+    assert_eq!(error.to_string(), says);
+    fake.set_response(ContainerAllocateResponse::default());
+    rig.assign("c", 1).unwrap();
+    rig.manager.allocate(&PodUid::from("c")).await.unwrap();
+    let Err(Obstacle::Failed(error)) = rig.assign("d", 1) else {
+        panic!("there is no second device");
+    };
+    let says = "requested number of devices unavailable for vendor.example/gpu. Requested: 1, \
+                Available: 0";
+    assert_eq!(error.to_string(), says);
+}
+
+#[tokio::test]
+async fn a_plugin_is_asked_before_a_start_if_it_wants_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    let fake = FakeDevicePlugin::new(GPU, &["0"]);
+    fake.set_options(DevicePluginOptions {
+        pre_start_required: true,
+        ..DevicePluginOptions::default()
+    });
+    let serving = fake.serve(dir.path()).unwrap();
+    fake.register(dir.path()).await.unwrap();
+    rig.has(1, 1).await;
+    rig.assign("a", 1).unwrap();
+    let uid = PodUid::from("a");
+    rig.manager.allocate(&uid).await.unwrap();
+    fake.take_calls();
+    rig.manager.prepare(&uid, "c").await.unwrap();
+    assert_eq!(fake.take_calls(), [Call::PreStart(ids(&["0"]))]);
+    fake.refuse(Some("reset failed"));
+    let error = rig.manager.prepare(&uid, "c").await.unwrap_err();
+    assert!(error.to_string().ends_with("err: reset failed"), "{error}");
+    drop(serving);
+    rig.has(1, 0).await;
+    let error = rig.manager.prepare(&uid, "c").await.unwrap_err();
+    assert_eq!(error, DeviceError::Stopped(GPU.to_owned()));
+}
+
+#[tokio::test]
+async fn the_health_of_devices_is_reported_for_the_pods_that_have_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    let (fake, _serving) = plugin(dir.path(), &["0", "1"]).await;
+    rig.has(2, 2).await;
+    rig.assign("a", 1).unwrap();
+    let uid = PodUid::from("a");
+    rig.manager.allocate(&uid).await.unwrap();
+    fake.set_healthy("1", false);
+    rig.has(2, 1).await;
+    fake.set_healthy("0", false);
+    let changed = timeout(SOON, rig.manager.changed_pods()).await.unwrap();
+    assert_eq!(changed, BTreeSet::from([uid.clone()]));
+    let health = rig.manager.health_of(&uid, "c");
+    assert_eq!(health[GPU], [("0".to_owned(), false)].into());
+    let error = DeviceError::NoHealthy(GPU.to_owned());
+    assert_eq!(rig.manager.ledger().check("a"), Err(error.into()));
+    fake.set_healthy("1", true);
+    rig.has(2, 1).await;
+    let error = DeviceError::NoLongerHealthy(GPU.to_owned());
+    assert_eq!(rig.manager.ledger().check("a"), Err(error.into()));
+    // The pod keeps the failed one, and another pod can have the other one.
+    assert_eq!(rig.manager.assignable()[GPU], 2);
+}
+
+#[tokio::test]
+async fn a_plugin_that_registers_again_replaces_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    let (_old, serving) = plugin(dir.path(), &["0"]).await;
+    rig.has(1, 1).await;
+    let (_new, _new_serving) = plugin(dir.path(), &["0", "1"]).await;
+    rig.has(2, 2).await;
+    // The end of the first one is not the end of the second one.
+    std::mem::forget(serving);
+    sleep(Duration::from_millis(100)).await;
+    rig.has(2, 2).await;
+}
+
+#[tokio::test]
+async fn registrations_that_make_no_sense_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    let good = FakeDevicePlugin::new(GPU, &[]);
+    let bad = FakeDevicePlugin::new("gpu", &[]);
+    for (plugin, version, endpoint, says) in [
+        (
+            &good,
+            "v1",
+            "a.sock",
+            "requested API version [\"v1\"] is not",
+        ),
+        (
+            &bad,
+            "v1beta1",
+            "a.sock",
+            "the ResourceName \"gpu\" is invalid",
+        ),
+        (
+            &good,
+            "v1beta1",
+            "../a.sock",
+            "endpoint: \"../a.sock\" is no path",
+        ),
+        (
+            &good,
+            "v1beta1",
+            "/a.sock",
+            "endpoint: \"/a.sock\" is no path",
+        ),
+        (&good, "v1beta1", "", "endpoint: \"\" is no path"),
+        (
+            &good,
+            "v1beta1",
+            "a.sock",
+            "failed to dial device plugin: cannot connect",
+        ),
+    ] {
+        let refused = plugin.register_as(version, endpoint, dir.path()).await;
+        let status = refused.unwrap_err();
+        assert!(status.message().starts_with(says), "{}", status.message());
+    }
+    assert_eq!(rig.manager.capacity(), DeviceCapacity::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_without_a_plugin_is_kept_for_five_minutes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = r#"{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{"a.b/c":[]}},"Checksum":1269956437}"#;
+    fs::write(dir.path().join(FILE), file).unwrap();
+    let manager = DeviceManager::start(dir.path(), NodeMask::default());
+    tokio::time::advance(Duration::from_secs(300)).await;
+    manager.save().await.unwrap();
+    assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), file);
+    assert_eq!(manager.assignable()["a.b/c"], usize::MAX);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    // The node object keeps it, so that it is no resource of the cluster.
+    for _ in 0..2 {
+        let amounts = manager.capacity();
+        assert_eq!(
+            (amounts.capacity["a.b/c"], amounts.allocatable["a.b/c"]),
+            (0, 0)
+        );
+    }
+    assert_eq!(manager.assignable()["a.b/c"], 0);
+    manager.save().await.unwrap();
+    let file = fs::read_to_string(dir.path().join(FILE)).unwrap();
+    assert!(file.contains("\"RegisteredDevices\":{}"), "{file}");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_kept_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(FILE), "{").unwrap();
+    let manager = DeviceManager::start(dir.path(), NodeMask::default());
+    assert_eq!(manager.capacity(), DeviceCapacity::default());
+    let kept = dir.path().join(FILE).with_extension("damaged");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "{");
+}
+
+/// A ledger of a machine with 4 NUMA nodes, and a resource with these devices.
+fn ledger(devices: &[ReportedDevice], options: DevicePluginOptions) -> Ledger {
+    let plugin = DevicePlugin::unserved(GPU, options);
+    let checkpoint = crate::checkpoint::Checkpoint::default();
+    let mut ledger = Ledger::new(checkpoint, (0..4).collect());
+    ledger.connected(GPU, plugin.clone());
+    let report = ListAndWatchResponse {
+        devices: devices.to_vec(),
+    };
+    ledger.reported(&plugin, &report).unwrap();
+    ledger
+}
+
+/// The devices that a container has.
+fn held(ledger: &Ledger, pod: &str, container: &str) -> String {
+    let devices = ledger.devices_of(pod, container);
+    let ids: BTreeSet<String> = devices
+        .into_values()
+        .flatten()
+        .flat_map(|it| it.1)
+        .collect();
+    ids.into_iter().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn devices_come_from_the_nodes_of_the_hint_first() {
+    let devices = [
+        device("a", &[0]),
+        device("b", &[0, 1]),
+        device("c", &[1]),
+        device("d", &[]),
+        device("e", &[3]),
+    ];
+    for (hint, count, expected) in [
+        (None, 2, "a b"),
+        (Some(vec![1]), 1, "b"),
+        (Some(vec![1]), 2, "b c"),
+        (Some(vec![1]), 3, "a b c"),
+        (Some(vec![3]), 2, "a e"),
+        (Some(vec![2]), 4, "a b c e"),
+        (Some(vec![0]), 5, "a b c d e"),
+    ] {
+        let mut ledger = ledger(&devices, DevicePluginOptions::default());
+        let hint: Option<NodeMask> = hint.clone().map(|nodes| nodes.into_iter().collect());
+        let (reusable, preferences) = (Reusable::default(), Preferences::new());
+        let given = ledger.assign(request("p", count), &reusable, hint, &preferences);
+        assert_eq!(given, Ok(()));
+        assert_eq!(held(&ledger, "p", "c"), expected, "{hint:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_chooses_among_devices_that_are_aligned() {
+    let options = DevicePluginOptions {
+        get_preferred_allocation_available: true,
+        ..DevicePluginOptions::default()
+    };
+    let devices: Vec<ReportedDevice> = [("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1)]
+        .into_iter()
+        .map(|(id, node)| device(id, &[node]))
+        .collect();
+    for (count, available, must_include, prefers, expected) in [
+        (1, &["a", "b", "c"][..], &[][..], &["c"][..], "c"),
+        (2, &["a", "b", "c"], &[], &["c", "d"], "a c"),
+        // No choice: all of the node.
+        (3, &[], &[], &[], "a b c"),
+        (
+            4,
+            &["a", "b", "c", "d", "e"],
+            &["a", "b", "c"],
+            &["e"],
+            "a b c e",
+        ),
+        (
+            4,
+            &["a", "b", "c", "d", "e"],
+            &["a", "b", "c"],
+            &[],
+            "a b c d",
+        ),
+    ] {
+        let mut ledger = ledger(&devices, options);
+        let hint = Some([0].into_iter().collect());
+        let reusable = Reusable::default();
+        let asked = ledger.assign(request("p", count), &reusable, hint, &Preferences::new());
+        if available.is_empty() {
+            assert_eq!(asked, Ok(()));
+        } else {
+            let question = PreferenceRequest {
+                resource: GPU.to_owned(),
+                available: ids(available),
+                must_include: ids(must_include),
+                size: count,
+            };
+            assert_eq!(asked, Err(Obstacle::Ask(question.clone())));
+            assert_eq!(held(&ledger, "p", "c"), "");
+            let prefers = prefers.iter().map(|&id| id.to_owned()).collect();
+            let preferences = [(question, prefers)].into();
+            let given = ledger.assign(request("p", count), &reusable, hint, &preferences);
+            assert_eq!(given, Ok(()));
+        }
+        assert_eq!(held(&ledger, "p", "c"), expected);
+    }
+}
+
+#[tokio::test]
+async fn devices_of_init_containers_are_used_again() {
+    let devices = [device("a", &[]), device("b", &[]), device("c", &[])];
+    let mut ledger = ledger(&devices, DevicePluginOptions::default());
+    let mut reusable = Reusable::default();
+    for (container, count, ends, expected) in [
+        ("init", 2, true, "a b"),
+        ("sidecar", 1, false, "a"),
+        ("next", 2, true, "b c"),
+        ("main", 1, false, "b"),
+        ("other", 1, false, "c"),
+    ] {
+        let request = DeviceRequest {
+            container,
+            ..request("p", count)
+        };
+        let given = ledger.assign(request, &reusable, None, &Preferences::new());
+        assert_eq!(given, Ok(()), "{container}");
+        reusable.given(&ledger, "p", container, ends);
+        assert_eq!(held(&ledger, "p", container), expected, "{container}");
+    }
+}
+
+#[tokio::test]
+async fn hints_are_of_the_nodes_that_have_devices() {
+    let devices = [
+        device("a", &[0]),
+        device("b", &[0]),
+        device("c", &[1]),
+        device("d", &[1, 9]),
+    ];
+    let mut ledger = ledger(&devices, DevicePluginOptions::default());
+    let shown = |hints: ResourceHints| match hints {
+        ResourceHints::Any => "any".to_owned(),
+        ResourceHints::Among(hints) => {
+            let shown = hints.iter().map(|hint| {
+                let nodes = hint.nodes.unwrap().nodes().map(|node| node.to_string());
+                let mark = if hint.preferred { "!" } else { "" };
+                nodes.collect::<Vec<_>>().join(",") + mark
+            });
+            shown.collect::<Vec<_>>().join(" ")
+        }
+    };
+    let reusable = Reusable::default();
+    for (count, expected) in [(1, "0! 1! 0,1"), (2, "0! 1! 0,1"), (3, "0,1!"), (5, "")] {
+        let hints = ledger.hints(request("p", count), &reusable);
+        assert_eq!(shown(hints), expected, "{count}");
+    }
+    let hint = Some([0].into_iter().collect());
+    let given = ledger.assign(request("p", 2), &reusable, hint, &Preferences::new());
+    assert_eq!(given, Ok(()));
+    // What the container has, it can have again; what others have, it cannot.
+    assert_eq!(shown(ledger.hints(request("p", 2), &reusable)), "0! 0,1");
+    assert_eq!(shown(ledger.hints(request("p", 1), &reusable)), "");
+    assert_eq!(shown(ledger.hints(request("q", 2), &reusable)), "1! 0,1");
+    assert_eq!(shown(ledger.hints(request("q", 3), &reusable)), "");
+    assert_eq!(shown(ledger.pod_hints(request("p", 2))), "0! 0,1");
+    let mut reusable = Reusable::default();
+    reusable.given(&ledger, "p", "c", true);
+    assert_eq!(shown(ledger.hints(request("q", 2), &reusable)), "0! 0,1");
+    let without = ledger_without_nodes();
+    assert_eq!(
+        shown(without.hints(request("p", 1), &Reusable::default())),
+        "any"
+    );
+}
+
+fn ledger_without_nodes() -> Ledger {
+    ledger(&[device("a", &[])], DevicePluginOptions::default())
+}
