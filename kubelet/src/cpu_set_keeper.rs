@@ -25,7 +25,7 @@ impl CpuSetKeeper<'_> {
     /// Runs until cancelled. Does nothing without managers.
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let managers = self.holders.managers;
-        if !managers.manages_cpus() && !managers.manages_memory() {
+        if !managers.manages_cpus() && !managers.manages_memory() && managers.devices().is_none() {
             return;
         }
         let work = async {
@@ -45,7 +45,10 @@ impl CpuSetKeeper<'_> {
             self.holders.release_gone();
         }
         if let Err(error) = self.holders.managers.save().await {
-            warn!(%error, "cannot save which CPUs and memory containers have; retrying");
+            warn!(%error, "cannot save which CPUs, memory and devices containers have; retrying");
+        }
+        if !self.holders.managers.manages_cpus() {
+            return;
         }
         let uids = self.holders.known_pods().into_iter();
         let statuses: Vec<_> = uids

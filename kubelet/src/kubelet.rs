@@ -16,6 +16,7 @@ use kube::Client;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
+use kubelet_device_manager::DeviceManager;
 use kubelet_eviction::EvictionManager;
 use kubelet_garbage_collector::{ContainerCollector, ImageCollector};
 use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode, machine::Machine};
@@ -212,7 +213,11 @@ impl Kubelet {
             Arc::clone(&managers),
         );
         let host_ips = HostIps::new(local_node.ips.clone(), node_object.clone());
-        let statuses = StatusManager::new(host_ips.clone(), Arc::clone(&probe_results));
+        let statuses = StatusManager::new(
+            host_ips.clone(),
+            Arc::clone(&probe_results),
+            Arc::clone(&managers),
+        );
         statuses.remember(last_statuses);
         let statuses = Arc::new(statuses);
         let mirrors = client.clone().map(|client| {
@@ -238,7 +243,12 @@ impl Kubelet {
             events: events.clone(),
         }));
         let facts = NodeFacts::standalone(&local_node, &options.node_labels, &allocatable);
-        let node = Arc::new(NodeSource::new(facts, node_object.clone(), last_node));
+        let node = Arc::new(NodeSource::new(
+            facts,
+            node_object.clone(),
+            last_node,
+            Arc::clone(&managers),
+        ));
         let csi_node = client
             .clone()
             .zip(node_object)
@@ -252,7 +262,11 @@ impl Kubelet {
             events: events.clone(),
         };
         let csi_drivers = Arc::<DriverStore>::default();
-        let (volumes, plugin_manager) = volumes(volume_host, &csi_drivers, csi_node.clone());
+        let handlers = plugin_handlers(&csi_drivers, csi_node.clone(), managers.devices());
+        let plugin_manager =
+            PluginManager::new(local_node.root_dir.join("plugins_registry"), handlers);
+        let plugins = plugins::all(&volume_host, Arc::clone(&csi_drivers));
+        let volumes = VolumeManager::new(volume_host, plugins);
         let volumes = Arc::new(volumes);
         let (changes, probe_changes) = mpsc::channel(PROBE_CHANGES);
         let probes = Arc::new(ProbeManager::new(
@@ -387,6 +401,11 @@ impl Kubelet {
         self.0.pod_resources.clone().serve(listener, cancel).await;
     }
 
+    /// The manager of devices, if this kubelet has one.
+    pub fn device_manager(&self) -> Option<&DeviceManager> {
+        self.0.managers.devices()
+    }
+
     /// Runs the registration of plugins in the root directory until cancelled. Without it, CSI
     /// volumes wait for their drivers.
     pub async fn run_plugin_manager(&self, cancel: CancellationToken) {
@@ -394,20 +413,20 @@ impl Kubelet {
     }
 }
 
-/// The volume manager, and the manager of the plugins that register CSI drivers with it.
-fn volumes(
-    host: VolumeHost,
+/// The handlers of plugins by their type.
+fn plugin_handlers(
     drivers: &Arc<DriverStore>,
     csi_node: Option<Arc<CsiNodeKeeper>>,
-) -> (VolumeManager, PluginManager) {
-    let plugins = plugins::all(&host, Arc::clone(drivers));
+    devices: Option<&DeviceManager>,
+) -> Handlers {
     let csi: Arc<dyn PluginHandler> = Arc::new(CsiRegistration {
         drivers: Arc::clone(drivers),
         node: csi_node,
     });
-    let plugin_manager = PluginManager::new(
-        host.root_dir.join("plugins_registry"),
-        Handlers::from([(csi::PLUGIN_TYPE.to_owned(), csi)]),
-    );
-    (VolumeManager::new(host, plugins), plugin_manager)
+    let mut handlers = Handlers::from([(csi::PLUGIN_TYPE.to_owned(), csi)]);
+    if let Some(devices) = devices {
+        let devices: Arc<dyn PluginHandler> = Arc::new(devices.clone());
+        handlers.insert(kubelet_device_manager::PLUGIN_TYPE.to_owned(), devices);
+    }
+    handlers
 }

@@ -1,7 +1,8 @@
-//! Starts the managers of CPUs and memory.
+//! Starts the managers of CPUs, memory and devices.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use kubelet_device_manager::DeviceManager;
 use kubelet_host::{machine::Machine, repeatable::blocking};
 use kubelet_machine_info::{MachineInfo, MachineReader};
 use kubelet_memory_manager::Reserved;
@@ -13,13 +14,14 @@ use crate::kubelet::options::KubeletOptions;
 
 const MEMORY: &str = "memory";
 
-/// The managers of a node, with their state files written.
+/// The managers of a node, with their state files written. With `devices`, also one of devices.
 ///
 /// # Errors
 /// See [`StartError`].
 pub(crate) async fn start(
     options: &KubeletOptions,
     machine: &Machine,
+    devices: Devices,
 ) -> Result<ResourceManagers, StartError> {
     let managers = options.managers.clone();
     if let Some(reserved) = &managers.memory {
@@ -33,10 +35,33 @@ pub(crate) async fn start(
         }
     };
     let root_dir = options.node.root_dir.clone();
-    let start = move || ResourceManagers::start(&managers, &hardware, &root_dir);
+    let start = move || {
+        let started = ResourceManagers::start(&managers, &hardware, &root_dir)?;
+        Ok::<_, StartError>(match devices {
+            Devices::None => started,
+            Devices::Managed => {
+                let nodes = hardware.topology.iter().map(|node| node.node_id).collect();
+                let devices = DeviceManager::start(&device_dir(&root_dir), nodes);
+                started.with_devices(devices)
+            }
+        })
+    };
     let managers = blocking(start).await.map_err(panicked)??;
     managers.save().await.map_err(StartError::Write)?;
     Ok(managers)
+}
+
+/// Whether the kubelet has a manager of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Devices {
+    /// As with `--runonce`: no plugin can register.
+    None,
+    Managed,
+}
+
+/// The directory of device plugins' sockets.
+pub(crate) fn device_dir(root_dir: &Path) -> PathBuf {
+    root_dir.join("device-plugins")
 }
 
 fn panicked(error: tokio::task::JoinError) -> StartError {

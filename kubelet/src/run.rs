@@ -29,7 +29,7 @@ use crate::{
     config::settings::Settings,
     host,
     kubelet::{Kubelet, KubeletError, KubeletParts, pod_runner::PodRunner},
-    resource_managers,
+    resource_managers::{self, Devices, device_dir},
     root_dir::{RootDirError, RootDirLock},
     run_once::RunOnceResult,
     sources::{
@@ -57,6 +57,14 @@ pub enum RunError {
     #[error("cannot serve the pod resources API on {}: {source}", path.display())]
     PodResources {
         /// Path of the socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The socket for the registration of device plugins cannot be created.
+    #[error("cannot serve the registration of device plugins in {}: {source}", path.display())]
+    DevicePlugins {
+        /// The directory of the socket.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -133,7 +141,12 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     let machine = Machine::read();
     let capacity = capacity::read(&machine, &options.node.root_dir, &options.capacity);
     capacity::check(&capacity, &options.capacity)?;
-    let managers = Arc::new(resource_managers::start(options, &machine).await?);
+    let devices = match settings.run_once {
+        true => Devices::None,
+        false => Devices::Managed,
+    };
+    let managers = resource_managers::start(options, &machine, devices).await?;
+    let managers = Arc::new(managers);
     if options.node.selinux.is_some() {
         selinux::label_plugin_dirs(&options.node.root_dir);
     }
@@ -282,6 +295,7 @@ async fn serve(
         let path = kubelet_pod_resources::socket_path(root_dir);
         RunError::PodResources { path, source }
     })?;
+    serve_devices(&kubelet, root_dir, tasks, cancel)?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
     tasks.spawn({
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
@@ -294,6 +308,23 @@ async fn serve(
         warn!(%error, "cannot notify the service manager that the kubelet is ready");
     }
     pods.run(updates).await;
+    Ok(())
+}
+
+/// Serves the registration of device plugins.
+fn serve_devices(
+    kubelet: &Kubelet,
+    root_dir: &Path,
+    tasks: &TaskTracker,
+    cancel: &CancellationToken,
+) -> Result<(), RunError> {
+    if let Some(devices) = kubelet.device_manager() {
+        let listener = devices.bind().map_err(|source| {
+            let path = device_dir(root_dir);
+            RunError::DevicePlugins { path, source }
+        })?;
+        tasks.spawn(devices.clone().serve(listener, cancel.clone()));
+    }
     Ok(())
 }
 

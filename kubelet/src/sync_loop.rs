@@ -3,12 +3,9 @@
 
 mod inputs;
 mod monitor;
+mod waiting;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject};
@@ -18,14 +15,15 @@ use kubelet_pod_spec::{
     identity::{self, PodUid},
     phase::Phase,
 };
+use kubelet_resource_managers::Admitted;
 use kubelet_runtime::{RuntimeManager, resize::ResizeTrigger};
 use retry_delay::RetryDelay;
-use tokio::time::{Instant, MissedTickBehavior, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use self::inputs::SyncLoopInput;
-pub(crate) use self::{inputs::SyncLoopInputs, monitor::LoopMonitor};
+pub(crate) use self::{inputs::SyncLoopInputs, monitor::LoopMonitor, waiting::WaitingPods};
 use crate::{
     active_pods::active_pods,
     housekeeping::Housekeeping,
@@ -44,6 +42,8 @@ const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(2);
 /// Between two checks of the mirror pods of static pods that have ended, which are not synced any
 /// more.
 const MIRRORING_PERIOD: Duration = Duration::from_secs(60);
+/// Between two checks whether the runtime's pods have been listed, at the start.
+const FIRST_LIST_PERIOD: Duration = Duration::from_millis(10);
 /// How long the loop pauses while the runtime is not ready: doubled each time, as upstream.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -73,9 +73,7 @@ pub(crate) struct SyncLoop<'a> {
     pub(crate) rejected: HashSet<PodUid>,
     /// Checkpointed pods that wait for the API server to send them again.
     pub(crate) undecided: HashSet<PodUid>,
-    /// Admitted pods, and the pods that must end first: because they are preempted, or because they
-    /// have what the pod needs for itself.
-    pub(crate) waiting: BTreeMap<PodUid, Vec<PodUid>>,
+    pub(crate) waiting: WaitingPods,
 }
 
 impl SyncLoop<'_> {
@@ -110,6 +108,7 @@ impl SyncLoop<'_> {
                 _ = mirroring.tick() => {
                     self.pods.pods().iter().for_each(|pod| self.mirror_if_ended(pod));
                 }
+                Some(allocated) = self.waiting.next_allocated() => self.allocated(allocated),
                 input = inputs.next() => match input {
                     SyncLoopInput::Update(update) => self.update(update),
                     SyncLoopInput::Probe(uid) => self.probed(&uid),
@@ -128,7 +127,15 @@ impl SyncLoop<'_> {
         let mut pause = RetryDelay::new(FIRST_PAUSE, MAX_PAUSE);
         let mut missed = Vec::new();
         let mut told = None;
-        while let Some(problem) = self.runtime_problem() {
+        loop {
+            let Some(problem) = self.runtime_problem() else {
+                // Only then is it known which pods run.
+                if self.pleg.listing().at.is_some() {
+                    break;
+                }
+                sleep(FIRST_LIST_PERIOD).await;
+                continue;
+            };
             self.monitor.waits_for(&problem);
             if told.as_ref() != Some(&problem) {
                 warn!(problem, "skipping pod synchronization");
@@ -211,14 +218,14 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// Whether the pod belongs to a worker. A pod that is deleted while it waits for others to end
-    /// stops waiting.
+    /// Whether the pod belongs to a worker. A pod that is deleted while it waits stops waiting.
     fn is_given_to_worker(&mut self, pod: &Pod) -> bool {
         let uid = PodUid::of(pod);
+        self.waiting.told_again(&uid);
         if pod.metadata.deletion_timestamp.is_some() {
             self.waiting.remove(&uid);
         }
-        !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid)
+        !self.rejected.contains(&uid) && !self.waiting.contains(&uid)
     }
 
     /// A mirror pod changed: syncs its static pod, which reconciles the mirror pod, and resends the
@@ -241,7 +248,7 @@ impl SyncLoop<'_> {
     /// Reconciles the mirror pod of a static pod that has ended, because it is not synced any more.
     fn mirror_if_ended(&self, pod: &Pod) {
         let uid = PodUid::of(pod);
-        let was_run = !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid);
+        let was_run = !self.rejected.contains(&uid) && !self.waiting.contains(&uid);
         if let Some(mirrors) = self.mirrors
             && was_run
             && self.workers.has_ended(&uid)
@@ -284,14 +291,21 @@ impl SyncLoop<'_> {
                 let granted = self.runtime.granted(&pod);
                 let node = self.node.facts();
                 let admitted = self.admission.admit(&granted, &node, &others);
-                if admitted == Ok(AdmissionOutcome::Now)
-                    && let Err(rejection) = self.allocate(&granted)
-                {
-                    if self.wait_for_resources(&pod) {
-                        continue;
+                if admitted == Ok(AdmissionOutcome::Now) {
+                    match self.allocate(&granted) {
+                        Ok(Admitted::Complete) => admitted,
+                        Ok(Admitted::AfterPlugins) => {
+                            let is_restored = operation == PodOperation::Restore;
+                            self.runtime.place(&pod);
+                            self.wait_for_plugins(&granted, is_restored);
+                            continue;
+                        }
+                        Err(_) if self.wait_for_resources(&pod) => continue,
+                        Err(rejection) => {
+                            self.admission.count_rejection(&rejection);
+                            Err(rejection)
+                        }
                     }
-                    self.admission.count_rejection(&rejection);
-                    Err(rejection)
                 } else {
                     admitted
                 }
@@ -312,12 +326,7 @@ impl SyncLoop<'_> {
                     self.undecided.insert(uid);
                 }
                 Err(rejection) if operation == PodOperation::Restore => {
-                    warn!(
-                        pod = full_name, pod_uid = %uid, reason = rejection.reason,
-                        message = rejection.message,
-                        "pod waits for the API server: it would be rejected"
-                    );
-                    self.undecided.insert(uid);
+                    self.leave_undecided(&pod, &rejection);
                 }
                 Ok(AdmissionOutcome::AfterPreemption(victims)) => {
                     self.runtime.place(&pod);
@@ -334,31 +343,15 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// Gives an admitted pod what its containers have for themselves, which containers that are gone
-    /// may have had.
-    fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
-        // With `--runonce`, the containers of other pods are not known.
-        if self.has_all_pods && self.housekeeping.is_some() {
-            self.holders.release_gone();
-        }
-        self.admission.allocate(pod)
-    }
-
-    /// Lets the pod wait if pods that end have resources of their own, such as the static pod that it
-    /// replaces. Returns whether it does.
-    fn wait_for_resources(&mut self, pod: &Arc<Pod>) -> bool {
-        let ending = self.holders.ending(self.has_all_pods);
-        if ending.is_empty() {
-            return false;
-        }
+    /// Leaves a checkpointed pod that would be rejected to the API server, which may not have it any
+    /// more.
+    fn leave_undecided(&mut self, pod: &Pod, rejection: &Rejection) {
         let uid = PodUid::of(pod);
-        info!(
-            pod = identity::full_name(pod), pod_uid = %uid, ending = ending.len(),
-            "pod waits for CPUs or memory of pods that end"
+        warn!(
+            pod = identity::full_name(pod), pod_uid = %uid, reason = rejection.reason,
+            message = rejection.message, "pod waits for the API server: it would be rejected"
         );
-        self.runtime.place(pod);
-        self.waiting.insert(uid, ending.into_iter().collect());
-        true
+        self.undecided.insert(uid);
     }
 
     /// Rejects the pod. Its running containers end first, and only then does it fail, so that its
@@ -395,49 +388,7 @@ impl SyncLoop<'_> {
             "pod waits for preempted pods to terminate"
         );
         let victims = preemption::end(victims, pod, self.workers, self.events);
-        self.waiting.insert(uid, victims);
-    }
-
-    /// Runs the pods that waited for others to end. Pods that end in a node shutdown free no
-    /// resources.
-    fn run_waiting(&mut self) {
-        if self.shutdown.is_under_way() {
-            return;
-        }
-        if self.waiting.is_empty() {
-            return;
-        }
-        let ending = self.holders.ending(self.has_all_pods);
-        let Self {
-            waiting,
-            workers,
-            pods,
-            ..
-        } = self;
-        let mut ready = Vec::new();
-        waiting.retain(|uid, victims| {
-            victims.retain(|victim| !workers.has_ended(victim) || ending.contains(victim));
-            if victims.is_empty() {
-                ready.extend(pods.get(uid));
-            }
-            !victims.is_empty()
-        });
-        for pod in ready {
-            let uid = PodUid::of(&pod);
-            match self.allocate(&self.runtime.granted(&pod)) {
-                Ok(()) => {
-                    info!(pod = identity::full_name(&pod), pod_uid = %uid, "pod added");
-                    self.workers.update(&pod);
-                }
-                Err(rejection) => {
-                    if !self.wait_for_resources(&pod) {
-                        self.runtime.ungrant(&uid);
-                        self.admission.count_rejection(&rejection);
-                        self.reject(&pod, rejection);
-                    }
-                }
-            }
-        }
+        self.waiting.add_for_pods(uid, victims);
     }
 
     fn remove(&mut self, pod: &Pod) {
@@ -449,7 +400,7 @@ impl SyncLoop<'_> {
         let uid = PodUid::of(pod);
         info!(pod = identity::full_name(pod), pod_uid = %uid, "pod removed from its source");
         self.pods.remove(pod);
-        if self.waiting.remove(&uid).is_some() {
+        if self.waiting.remove(&uid) {
             // No worker had it yet.
             self.runtime.ungrant(&uid);
         }

@@ -108,7 +108,11 @@ impl Snapshot<'_> {
     fn set_resources(&self, status: &mut NodeStatus) {
         let capacity = status.capacity.get_or_insert_default();
         capacity::update(capacity, self.capacity);
-        status.allocatable = Some(capacity::allocatable(capacity, &self.options.capacity));
+        let devices = self.status_source.devices();
+        capacity.extend(devices.capacity);
+        let mut allocatable = capacity::allocatable(capacity, &self.options.capacity);
+        allocatable.extend(devices.allocatable);
+        status.allocatable = Some(allocatable);
     }
 
     fn set_info(&self, status: &mut NodeStatus) {

@@ -2,6 +2,8 @@
 
 use tokio::sync::watch;
 
+use crate::capacity::Quantities;
+
 /// The resources under pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
@@ -11,6 +13,15 @@ pub struct Pressure {
     pub disk: bool,
     /// Process IDs.
     pub pid: bool,
+}
+
+/// Resources that device plugins offer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceResources {
+    /// All devices, by resource.
+    pub capacity: Quantities,
+    /// Those that pods can have.
+    pub allocatable: Quantities,
 }
 
 /// Supplies the parts of the node's status that other parts of the kubelet know. It is called for
@@ -24,6 +35,9 @@ pub trait NodeStatusSource: Send + Sync {
 
     /// The resources under pressure.
     fn pressure(&self) -> Pressure;
+
+    /// The resources that device plugins offer.
+    fn devices(&self) -> DeviceResources;
 
     /// Unique names of the attachable volumes in use (`volumesInUse`). `None` while unknown; the
     /// node object's value is then kept.

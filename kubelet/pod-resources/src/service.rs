@@ -1,14 +1,15 @@
 //! The methods of the API.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use cri_proto::podresources::v1::{
-    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerMemory, ContainerResources,
-    GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest,
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerMemory,
+    ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest,
     ListPodResourcesResponse, NumaNode, PodResources, TopologyInfo,
     pod_resources_lister_server::PodResourcesLister,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
+use kubelet_device_manager::{DeviceManager, DevicesPerNode};
 use kubelet_memory_manager::Block;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
@@ -39,8 +40,9 @@ impl PodResourcesLister for Service {
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
         self.begin(Method::GetAllocatable)?;
         let managers = &self.0.managers;
+        let allocatable = managers.devices().map(DeviceManager::allocatable);
         Ok(Response::new(AllocatableResourcesResponse {
-            devices: Vec::new(),
+            devices: devices(allocatable),
             cpu_ids: managers.allocatable_cpus().iter().map(i64::from).collect(),
             memory: managers.allocatable_memory().iter().map(memory).collect(),
         }))
@@ -92,14 +94,35 @@ impl Service {
         let managers = &self.0.managers;
         let cpus = managers.exclusive_cpus(pod, &container.name);
         let blocks = managers.memory(pod, &container.name);
+        let held = managers.devices();
+        let held = held.map(|manager| manager.devices_of(pod, &container.name));
         ContainerResources {
             name: container.name.clone(),
-            devices: Vec::new(),
+            devices: devices(held),
             cpu_ids: cpus.iter().map(i64::from).collect(),
             memory: blocks.iter().map(memory).collect(),
             dynamic_resources: Vec::new(),
         }
     }
+}
+
+/// One entry for each device and each of its NUMA nodes, as upstream.
+fn devices(devices: Option<BTreeMap<String, DevicesPerNode>>) -> Vec<ContainerDevices> {
+    let resources = devices.into_iter().flatten();
+    let nodes = resources.flat_map(|(resource, nodes)| {
+        let nodes = nodes.into_iter();
+        nodes.map(move |(node, ids)| (resource.clone(), node, ids))
+    });
+    let entries = nodes.flat_map(|(resource_name, node, ids)| {
+        ids.into_iter().map(move |id| ContainerDevices {
+            resource_name: resource_name.clone(),
+            device_ids: vec![id],
+            topology: (node >= 0).then(|| TopologyInfo {
+                nodes: vec![NumaNode { id: node }],
+            }),
+        })
+    });
+    entries.collect()
 }
 
 fn memory(block: &Block) -> ContainerMemory {

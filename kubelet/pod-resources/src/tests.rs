@@ -87,7 +87,7 @@ fn memory(bytes: u64) -> ContainerMemory {
 
 async fn serve(dir: &Path) -> (PodResources, PodResourcesListerClient<Channel>) {
     let managers = managers(dir);
-    managers.admit(&pod()).unwrap();
+    managers.admit(&pod(), false).unwrap();
     let pods = Box::new(Pods(vec![Arc::new(pod())]));
     let api = PodResources::new(pods, Arc::new(managers));
     let listener = bind(dir).unwrap();

@@ -3,11 +3,12 @@
 use std::{io, path::PathBuf};
 
 use kubelet_cpu_manager::CpuError;
+use kubelet_device_manager::{DeviceError, Obstacle};
 use kubelet_host::state_file::InvalidState;
 use kubelet_memory_manager::MemoryError;
 
 /// Why a pod does not get its resources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// The topology manager's policy does not allow the NUMA nodes that have them.
     #[error("Resources cannot be allocated with Topology locality")]
@@ -21,16 +22,34 @@ pub enum AdmissionError {
     /// Too little memory is left.
     #[error("Allocate failed due to {0}, which is unexpected")]
     Memory(#[from] MemoryError),
+    /// Too few devices are left, or their plugin refuses.
+    #[error("Allocate failed due to {0}, which is unexpected")]
+    Devices(#[from] DeviceError),
 }
 
 impl AdmissionError {
     /// The reason in the pod's status, as upstream.
-    pub fn reason(self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self {
             Self::Topology => "TopologyAffinityError",
             Self::Core(error) => error.reason().unwrap_or("UnexpectedAdmissionError"),
-            Self::Cpu(_) | Self::Memory(_) => "UnexpectedAdmissionError",
+            Self::Cpu(_) | Self::Memory(_) | Self::Devices(_) => "UnexpectedAdmissionError",
         }
+    }
+}
+
+/// Why an attempt to give a pod its resources ended.
+#[derive(Debug)]
+pub(crate) enum Hindrance {
+    /// A plugin must be asked first, or is awaited.
+    Devices(Obstacle),
+    /// The pod must be rejected.
+    Rejected(AdmissionError),
+}
+
+impl<E: Into<AdmissionError>> From<E> for Hindrance {
+    fn from(error: E) -> Self {
+        Self::Rejected(error.into())
     }
 }
 

@@ -14,44 +14,45 @@ use std::{
 use atomic_file::Durability;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cpu_manager::Level;
+use kubelet_device_manager::DeviceManager;
 use kubelet_host::{cpu_set::CpuSet, repeatable::blocking};
 use kubelet_machine_info::MachineInfo;
 use kubelet_memory_manager::Block;
 use kubelet_metrics::{Collector, Exposition, Family, Gauge};
-use kubelet_pod_spec::identity::{self, PodUid};
-use kubelet_topology_manager::{Policy, PolicyName, ResourceHints, TopologyHint};
+use kubelet_pod_spec::identity::PodUid;
+use kubelet_topology_manager::{Policy, PolicyName};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
-use tracing::info;
+use tokio::sync::Notify;
 
 use crate::{
-    error::{AdmissionError, StartError},
+    error::StartError,
     held::{Held, HeldMemory},
     metrics::Metrics,
     options::{ResourceManagerOptions, Scope, TopologyOptions},
-    requests::{self, Request, Role},
+    requests::{self, Role},
     start,
 };
 
 /// The boundary of alignment in metrics.
-const NUMA_NODE: &str = "numa_node";
+pub(crate) const NUMA_NODE: &str = "numa_node";
 
-/// The managers of CPUs and memory, and the topology manager. The default manages nothing.
+/// The managers of CPUs, memory and devices, and the topology manager. The default manages nothing.
 #[derive(Debug, Default)]
 pub struct ResourceManagers {
-    topology: Option<Topology>,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) devices: Option<DeviceManager>,
     keeps_cpu_quota: bool,
     root_dir: PathBuf,
-    state: Arc<Mutex<State>>,
+    pub(crate) state: Arc<Mutex<State>>,
     /// Taken while files are written.
     saving: Arc<tokio::sync::Mutex<()>>,
     changed: Notify,
-    metrics: Metrics,
+    pub(crate) metrics: Metrics,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    held: Held,
+pub(crate) struct State {
+    pub(crate) held: Held,
     /// Grows with each change.
     version: u64,
     /// The version in the files.
@@ -59,11 +60,11 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Topology {
-    policy: Policy,
-    scope: Scope,
+pub(crate) struct Topology {
+    pub(crate) policy: Policy,
+    pub(crate) scope: Scope,
     /// Whether each admitted container is aligned.
-    guarantees: bool,
+    pub(crate) guarantees: bool,
 }
 
 impl ResourceManagers {
@@ -97,6 +98,7 @@ impl ResourceManagers {
         let cpu = options.cpu.as_ref();
         Ok(Self {
             topology: topology.transpose()?,
+            devices: None,
             keeps_cpu_quota: cpu.is_some_and(|cpu| cpu.keeps_quota),
             root_dir: root_dir.to_owned(),
             state: Arc::new(Mutex::new(State {
@@ -110,118 +112,21 @@ impl ResourceManagers {
         })
     }
 
-    /// Gives the pod's containers what they request. What they have already, they keep. On an error,
-    /// they get nothing.
-    ///
-    /// # Errors
-    /// The pod must be rejected.
-    pub fn admit(&self, pod: &Pod) -> Result<(), AdmissionError> {
-        self.metrics.admissions.of([]).increment();
-        let begun = Instant::now();
-        let admitted = self.give_all(pod);
-        let took = begun.elapsed().as_secs_f64() * 1000.0;
-        self.metrics.admission_durations.of([]).observe(took);
-        admitted
-    }
-
-    fn give_all(&self, pod: &Pod) -> Result<(), AdmissionError> {
-        let requests = requests::of_pod(pod);
-        let uid = PodUid::of(pod);
-        let mut state = self.state.lock();
-        if state.held.has_all(uid.as_str(), &requests) {
-            return Ok(());
-        }
-        let before = state.held.clone();
-        let given = self.give(&mut state.held, uid.as_str(), &requests);
-        if let Err(error) = given {
-            state.held = before;
-            if self.topology.is_some() {
-                self.metrics.admission_errors.of([]).increment();
-            }
-            return Err(error);
-        }
-        for request in &requests {
-            let cpus = state.held.cpu.as_ref();
-            let cpus = cpus.and_then(|cpu| cpu.state.of(uid.as_str(), request.container));
-            let memory = state.held.memory.as_ref();
-            let memory = memory.and_then(|it| it.nodes_of(uid.as_str(), request.container));
-            if cpus.is_some() || memory.is_some() {
-                info!(
-                    pod = identity::full_name(pod), pod_uid = %uid, container = request.container,
-                    cpus = cpus.map(tracing::field::display),
-                    memory_nodes = memory.map(tracing::field::display),
-                    "assigned resources"
-                );
-            }
-        }
-        self.note_change(&mut state);
-        Ok(())
-    }
-
-    fn give(
-        &self,
-        held: &mut Held,
-        pod: &str,
-        requests: &[Request<'_>],
-    ) -> Result<(), AdmissionError> {
-        const ANYWHERE: TopologyHint = TopologyHint {
-            nodes: None,
-            preferred: false,
-        };
-        let of_pod = match &self.topology {
-            Some(topology) if topology.scope == Scope::Pod => {
-                let hints = held.pod_hints(pod, requests);
-                Some(self.choose(topology, "pod", &hints)?)
-            }
-            _ => None,
-        };
-        let mut ended = Vec::new();
-        for request in requests {
-            let hint = match (&self.topology, of_pod) {
-                (_, Some(hint)) => hint,
-                (Some(topology), None) => {
-                    self.choose(topology, "container", &held.hints(pod, request))?
-                }
-                (None, None) => ANYWHERE,
-            };
-            held.give(pod, request, &ended, hint, &self.metrics)?;
-            if of_pod.is_none() {
-                self.count_aligned("container");
-            }
-            if request.role == Role::Init {
-                ended.push(request.container);
-            }
-        }
-        if of_pod.is_some() {
-            self.count_aligned("pod");
-        }
-        Ok(())
-    }
-
-    fn choose(
-        &self,
-        topology: &Topology,
-        scope: &'static str,
-        hints: &[ResourceHints],
-    ) -> Result<TopologyHint, AdmissionError> {
-        let (hint, is_admitted) = topology.policy.merge(hints);
-        if is_admitted {
-            return Ok(hint);
-        }
-        if topology.guarantees {
-            let counter = self.metrics.not_aligned.of([scope, NUMA_NODE]);
-            counter.increment();
-        }
-        Err(AdmissionError::Topology)
-    }
-
-    fn count_aligned(&self, scope: &'static str) {
-        if self.topology.as_ref().is_some_and(|it| it.guarantees) {
-            self.metrics.aligned.of([scope, NUMA_NODE]).increment();
+    /// The managers with one of devices.
+    #[must_use]
+    pub fn with_devices(self, devices: DeviceManager) -> Self {
+        Self {
+            devices: Some(devices),
+            ..self
         }
     }
 
-    fn note_change(&self, state: &mut State) {
+    /// The manager of devices.
+    pub fn devices(&self) -> Option<&DeviceManager> {
+        self.devices.as_ref()
+    }
+
+    pub(crate) fn note_change(&self, state: &mut State) {
         state.version += 1;
         self.changed.notify_one();
     }
@@ -236,15 +141,16 @@ impl ResourceManagers {
             .flat_map(|it| it.state.exclusive.keys());
         let memory = state.held.memory.iter();
         let memory = memory.flat_map(|it| it.state.assignments.keys());
-        cpus.chain(memory).map(|uid| PodUid::from(&**uid)).collect()
+        let held = cpus.chain(memory).map(|uid| PodUid::from(&**uid));
+        let mut holders: BTreeSet<PodUid> = held.collect();
+        if let Some(devices) = &self.devices {
+            holders.extend(devices.ledger().holders().map(PodUid::from));
+        }
+        holders
     }
 
     /// Takes what containers have that are neither in these pods, nor in a pod that `still_runs`.
     pub fn release_gone(&self, active: &[Arc<Pod>], still_runs: impl Fn(&PodUid) -> bool) {
-        let mut state = self.state.lock();
-        if state.held.cpu.is_none() && state.held.memory.is_none() {
-            return;
-        }
         let uids: Vec<PodUid> = active.iter().map(|pod| PodUid::of(pod)).collect();
         let mut containers = BTreeMap::<&str, BTreeSet<&str>>::new();
         for (uid, pod) in uids.iter().zip(active) {
@@ -258,7 +164,10 @@ impl ResourceManagers {
             let of_pod = containers.get(pod);
             of_pod.is_some_and(|names| names.contains(container)) || still_runs(&PodUid::from(pod))
         };
-        if state.held.release_gone(exists) {
+        let mut state = self.state.lock();
+        let devices = self.devices.as_ref();
+        let freed_devices = devices.is_some_and(|it| it.ledger().release_gone(exists));
+        if state.held.release_gone(exists) || freed_devices {
             self.note_change(&mut state);
         }
     }
@@ -375,6 +284,9 @@ impl ResourceManagers {
     /// # Errors
     /// A file cannot be written.
     pub async fn save(&self) -> io::Result<()> {
+        if let Some(devices) = &self.devices {
+            devices.save().await?;
+        }
         // Kept by the write, which goes on if the caller stops waiting for it.
         let turn = Arc::clone(&self.saving).lock_owned().await;
         let (files, version) = {
@@ -425,7 +337,7 @@ impl Topology {
 }
 
 impl HeldMemory {
-    fn nodes_of(&self, pod: &str, container: &str) -> Option<CpuSet> {
+    pub(crate) fn nodes_of(&self, pod: &str, container: &str) -> Option<CpuSet> {
         let blocks = self.state.of(pod, container)?;
         let nodes = blocks
             .iter()

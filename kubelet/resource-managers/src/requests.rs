@@ -1,5 +1,7 @@
 //! What the containers of a pod request of the managers.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_memory_manager::Amounts;
 use kubelet_pod_spec::{
@@ -27,10 +29,12 @@ pub(crate) struct Request<'a> {
     pub(crate) cpus: usize,
     /// Memory and huge pages in bytes.
     pub(crate) memory: Amounts,
+    /// Extended resources, which may be devices.
+    pub(crate) devices: BTreeMap<String, usize>,
 }
 
-/// The requests of all containers in the order in which they start. Only guaranteed pods have any,
-/// and none with pod-level resources, as upstream without `PodLevelResourceManagers`.
+/// The requests of all containers in the order in which they start. Only guaranteed pods request CPUs
+/// and memory, and none with pod-level resources, as upstream without `PodLevelResourceManagers`.
 pub(crate) fn of_pod(pod: &Pod) -> Vec<Request<'_>> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
@@ -45,6 +49,7 @@ pub(crate) fn of_pod(pod: &Pod) -> Vec<Request<'_>> {
                 role,
                 cpus: whole_cpus(amount(requests, "cpu")),
                 memory: requests.map(memory).unwrap_or_default(),
+                devices: devices(container),
             }
         })
         .collect()
@@ -76,6 +81,18 @@ fn memory(requests: &resources::ResourceList) -> Amounts {
     bytes.filter(|(_, bytes)| *bytes > 0).collect()
 }
 
+/// Requests and limits of an extended resource are equal.
+fn devices(container: &Container) -> BTreeMap<String, usize> {
+    let resources = container.resources.as_ref();
+    let limits = resources.and_then(|it| it.limits.as_ref());
+    let amounts = limits.map(resources::amounts).unwrap_or_default();
+    let amounts = amounts
+        .into_iter()
+        .filter(|(name, _)| resources::is_extended(name));
+    let counts = amounts.filter_map(|(name, it)| Some((name, usize::try_from(units(it)).ok()?)));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
 /// The most exclusive CPUs that the pod's containers have at one time.
 pub(crate) fn cpus_at_once(requests: &[Request<'_>]) -> usize {
     let amounts = requests.iter().map(|it| (it.role, it.cpus as u64));
@@ -88,6 +105,17 @@ pub(crate) fn memory_at_once(requests: &[Request<'_>]) -> Amounts {
     let at_once = |name: &String| {
         let of = |it: &Request<'_>| it.memory.get(name).copied().unwrap_or_default();
         most_at_once(requests.iter().map(|it| (it.role, of(it))))
+    };
+    names.map(|name| (name.clone(), at_once(name))).collect()
+}
+
+/// The same for each kind of devices.
+pub(crate) fn devices_at_once(requests: &[Request<'_>]) -> BTreeMap<String, usize> {
+    let names = requests.iter().flat_map(|it| it.devices.keys());
+    let at_once = |name: &String| {
+        let of = |it: &Request<'_>| it.devices.get(name).copied().unwrap_or_default() as u64;
+        let most = most_at_once(requests.iter().map(|it| (it.role, of(it))));
+        usize::try_from(most).unwrap_or(usize::MAX)
     };
     names.map(|name| (name.clone(), at_once(name))).collect()
 }

@@ -5,6 +5,7 @@
 pub mod actions;
 pub mod container_config;
 mod cpu_sets;
+mod devices;
 pub mod dns;
 pub mod env;
 pub mod hash;

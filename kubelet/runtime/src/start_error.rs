@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::CriError;
 use kubelet_image::ImageError;
+use kubelet_resource_managers::AdmissionError;
 
 use super::{
     container_config::ConfigError, env::EnvError, hooks::HookError, mounts::MountError,
@@ -49,8 +50,11 @@ pub enum StartError {
     /// A file of the kubelet for the container could not be created.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The container does not get its devices.
+    #[error(transparent)]
+    Devices(AdmissionError),
     /// What the container has for itself could not be saved.
-    #[error("cannot save which CPUs and memory containers have: {0}")]
+    #[error("cannot save which CPUs, memory and devices containers have: {0}")]
     SaveResources(#[source] io::Error),
     /// The target container, whose PID namespace it joins, does not exist.
     #[error("unable to find target container {0}")]
@@ -87,6 +91,7 @@ impl StartError {
             | Self::Features(_)
             | Self::Config(_)
             | Self::File(_)
+            | Self::Devices(_)
             | Self::SaveResources(_)
             | Self::Target(_) => "CreateContainerConfigError",
             Self::Create(_) => "CreateContainerError",
@@ -114,6 +119,7 @@ impl StartError {
             | Self::Features(_)
             | Self::Config(_)
             | Self::File(_)
+            | Self::Devices(_)
             | Self::SaveResources(_)
             | Self::Target(_) => failed(self),
             Self::Create(error) => failed(&error.words()),

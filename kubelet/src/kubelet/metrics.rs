@@ -50,6 +50,9 @@ impl Kubelet {
         parts.analyzer.collect(page);
         parts.admission.collect(page);
         parts.managers.collect(page);
+        if let Some(devices) = parts.managers.devices() {
+            devices.collect(page);
+        }
         parts.pod_resources.collect(page);
         parts.eviction.collect(page);
         parts.images.collect(page);

@@ -35,7 +35,7 @@ use crate::{
     resource_holders::ResourceHolders,
     sources::update::PodUpdate,
     status::sync::StatusSync,
-    sync_loop::{SyncLoop, SyncLoopInputs},
+    sync_loop::{SyncLoop, SyncLoopInputs, WaitingPods},
 };
 
 /// Between attempts to reach the runtime at startup.
@@ -139,7 +139,7 @@ impl PodRunner {
             has_all_pods: false,
             rejected: HashSet::new(),
             undecided: HashSet::new(),
-            waiting: BTreeMap::new(),
+            waiting: WaitingPods::default(),
         };
         let allocator = Allocator {
             admission: &parts.admission,
@@ -167,8 +167,9 @@ impl PodRunner {
             Box::pin(kubelet.protect_node(orphans, cancel.clone())),
             Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
             Box::pin(kubelet.keep_cpu_sets(orphans, cancel.clone())),
+            Box::pin(kubelet.show_device_health(cancel.clone())),
             Box::pin(cancel.run_until_cancelled(parts.system_cgroups.run())),
-            sync_loop.run(inputs, cancel.clone()),
+            Box::pin(sync_loop.run(inputs, cancel.clone())),
             allocator.run(cancel.clone()),
         );
         parts.workers.ended().await;
@@ -261,6 +262,21 @@ impl Kubelet {
             period: parts.options.cpu_reconcile_period,
         };
         keeper.run(cancel).await;
+    }
+
+    /// Syncs pods with a device whose health has changed, so that their status shows it.
+    async fn show_device_health(&self, cancel: CancellationToken) {
+        let Some(devices) = self.device_manager() else {
+            return;
+        };
+        let shows = async {
+            loop {
+                for uid in devices.changed_pods().await {
+                    self.0.workers.sync(&uid);
+                }
+            }
+        };
+        cancel.run_until_cancelled(shows).await;
     }
 
     fn resource_holders(&self) -> ResourceHolders<'_> {

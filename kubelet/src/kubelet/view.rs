@@ -1,14 +1,15 @@
 //! The kubelet as its HTTP servers and its node object see it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity};
 use kubelet_cri_client::CriClient;
+use kubelet_device_manager::DeviceManager;
 use kubelet_eviction::Condition;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
-use kubelet_node::status_source::{NodeStatusSource, Pressure};
+use kubelet_node::status_source::{DeviceResources, NodeStatusSource, Pressure};
 use kubelet_resource_analyzer::Usages;
 use kubelet_server::{
     NodeView,
@@ -40,6 +41,20 @@ impl NodeStatusSource for Kubelet {
             memory: conditions.contains(&Condition::Memory),
             disk: conditions.contains(&Condition::Disk),
             pid: conditions.contains(&Condition::Pid),
+        }
+    }
+
+    fn devices(&self) -> DeviceResources {
+        let capacity = self.device_manager().map(DeviceManager::capacity);
+        let capacity = capacity.unwrap_or_default();
+        let quantities = |counts: BTreeMap<String, usize>| {
+            let counts = counts.into_iter();
+            let quantities = counts.map(|(name, count)| (name, Quantity(count.to_string())));
+            quantities.collect()
+        };
+        DeviceResources {
+            capacity: quantities(capacity.capacity),
+            allocatable: quantities(capacity.allocatable),
         }
     }
 

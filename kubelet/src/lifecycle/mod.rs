@@ -19,7 +19,7 @@ use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::{
     identity, node_affinity, phase::Phase, priority, shortage::Shortage, sysctl::Allowlist, taints,
 };
-use kubelet_resource_managers::ResourceManagers;
+use kubelet_resource_managers::{Admitted, ResourceManagers};
 
 use self::metrics::AdmissionMetrics;
 pub use self::{
@@ -90,14 +90,23 @@ impl Admission {
         admitted
     }
 
-    /// Gives an admitted pod that can start the CPUs and memory that its containers have for
-    /// themselves.
+    /// Gives an admitted pod that can start the CPUs, memory and devices that its containers have for
+    /// themselves. It `runs` if it has a running container.
     ///
     /// # Errors
     /// The rejection, with upstream's reason and message.
-    pub fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
-        let admitted = self.managers.admit(pod);
+    pub fn allocate(&self, pod: &Pod, runs: bool) -> Result<Admitted, Rejection> {
+        let admitted = self.managers.admit(pod, runs);
         admitted.map_err(|error| Rejection::new(error.reason(), error.to_string()))
+    }
+
+    /// Asks device plugins what is left to ask after [`allocate`](Self::allocate).
+    ///
+    /// # Errors
+    /// The rejection, with upstream's reason and message.
+    pub async fn allocate_devices(&self, pod: &Pod) -> Result<(), Rejection> {
+        let allocated = self.managers.allocate_devices(pod).await;
+        allocated.map_err(|error| Rejection::new(error.reason(), error.to_string()))
     }
 
     /// Counts a rejection for the reason that [`allocate`](Self::allocate) returned.

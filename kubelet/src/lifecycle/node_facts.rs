@@ -12,7 +12,11 @@ use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kubelet_host::local_node::LocalNode;
 use kubelet_node::capacity::Quantities;
-use kubelet_pod_spec::resources::{self, Amounts};
+use kubelet_pod_spec::{
+    quantity::NANOS,
+    resources::{self, Amounts},
+};
+use kubelet_resource_managers::ResourceManagers;
 use tokio::sync::watch;
 
 /// Labels of every node.
@@ -29,22 +33,26 @@ pub struct NodeSource {
     pub object: Option<watch::Receiver<Option<Arc<Node>>>>,
     /// The node object as stored by an earlier kubelet, used until the API server has sent it.
     last_object: Option<Arc<Node>>,
+    /// What containers have for themselves.
+    managers: Arc<ResourceManagers>,
     /// Whether the runtime reports support for supplemental groups policies.
     has_group_policies: AtomicBool,
 }
 
 impl NodeSource {
     /// A node with the API object `object`, if there is an API server. Until it is known,
-    /// `last_object` is used, or else `standalone`.
+    /// `last_object` is used, or else `standalone`. The `managers` know the node's devices.
     pub fn new(
         standalone: NodeFacts,
         object: Option<watch::Receiver<Option<Arc<Node>>>>,
         last_object: Option<Arc<Node>>,
+        managers: Arc<ResourceManagers>,
     ) -> Self {
         Self {
             standalone,
             object,
             last_object,
+            managers,
             has_group_policies: AtomicBool::default(),
         }
     }
@@ -57,6 +65,17 @@ impl NodeSource {
 
     /// The current facts.
     pub fn facts(&self) -> NodeFacts {
+        let mut facts = self.told_facts();
+        if let Some(devices) = self.managers.devices() {
+            // The node object is older.
+            let devices = devices.assignable().into_iter();
+            let devices = devices.map(|(name, count)| (name, count as i128 * NANOS));
+            facts.allocatable.extend(devices);
+        }
+        facts
+    }
+
+    fn told_facts(&self) -> NodeFacts {
         let told = self.object.as_ref().and_then(|node| node.borrow().clone());
         let is_told = told.is_some();
         let own = || NodeFacts {
@@ -187,7 +206,12 @@ mod tests {
         };
         let told = watch::Sender::new(None);
         let last = Some(object(serde_json::json!(null)));
-        let source = NodeSource::new(NodeFacts::default(), Some(told.subscribe()), last);
+        let source = NodeSource::new(
+            NodeFacts::default(),
+            Some(told.subscribe()),
+            last,
+            Arc::default(),
+        );
         assert!(!source.facts().has_group_policies);
         source.set_runtime_features(RuntimeFeatures {
             supplemental_groups_policy: true,

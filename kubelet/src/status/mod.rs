@@ -4,6 +4,7 @@ pub mod conditions;
 mod container_state;
 mod containers;
 mod details;
+mod device_health;
 mod final_status;
 mod generate;
 mod held_back;
@@ -30,6 +31,7 @@ use kubelet_pod_spec::{
     qos::QosClass,
 };
 use kubelet_prober::results::ProbeResults;
+use kubelet_resource_managers::ResourceManagers;
 use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
@@ -93,6 +95,7 @@ impl Reports {
 pub struct StatusManager {
     host_ips: HostIps,
     probes: Arc<ProbeResults>,
+    managers: Arc<ResourceManagers>,
     /// Start time of this kubelet.
     begun: Timestamp,
     reports: Mutex<Reports>,
@@ -104,11 +107,17 @@ pub struct StatusManager {
 }
 
 impl StatusManager {
-    /// A manager without pods. `host_ips` are the node's addresses, `probes` the probe results.
-    pub fn new(host_ips: HostIps, probes: Arc<ProbeResults>) -> Self {
+    /// A manager without pods. `host_ips` are the node's addresses, `probes` the probe results, and
+    /// `managers` know the devices of containers.
+    pub fn new(
+        host_ips: HostIps,
+        probes: Arc<ProbeResults>,
+        managers: Arc<ResourceManagers>,
+    ) -> Self {
         Self {
             host_ips,
             probes,
+            managers,
             begun: clock::now(),
             reports: Mutex::default(),
             remembered: Mutex::default(),
@@ -184,10 +193,13 @@ impl StatusManager {
             old.reason.clone_from(&source.reason);
             old.message.clone_from(&source.message);
         }
-        let status = match &pod.spec {
+        let mut status = match &pod.spec {
             Some(spec) => generate::generate(&self.node(), pod, spec, &old, facts),
             None => ApiStatus::clone(&old),
         };
+        if let Some(devices) = self.managers.devices() {
+            device_health::set(&mut status, &uid, devices);
+        }
         let phase = Phase::parse(status.phase.as_deref());
         self.set(pod, status, facts.ending);
         phase
@@ -378,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_verdict_is_the_pods_last_phase_with_its_reason() {
-        let manager = StatusManager::new(HostIps::default(), Arc::default());
+        let manager = StatusManager::new(HostIps::default(), Arc::default(), Arc::default());
         report(&manager, None, false);
         let verdict = Verdict {
             phase: Phase::Failed,

@@ -8,6 +8,7 @@ mod cgroups;
 mod cluster;
 mod csi;
 mod deadline;
+mod devices;
 mod dns;
 mod edits;
 mod environment;

@@ -22,6 +22,7 @@ use kubelet_api_client::{
     objects::{NoObjects, Objects},
 };
 use kubelet_cri_client::CriClient;
+use kubelet_device_manager::DeviceManager;
 use kubelet_garbage_collector::ImageGcOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_machine_info::{Core, MachineInfo};
@@ -139,7 +140,10 @@ impl Node {
             ..MachineInfo::default()
         };
         let root_dir = &options.node.root_dir;
-        Arc::new(ResourceManagers::start(&options.managers, &machine, root_dir).unwrap())
+        let managers = ResourceManagers::start(&options.managers, &machine, root_dir).unwrap();
+        let nodes = [0].into_iter().collect();
+        let devices = DeviceManager::start(&root_dir.join("device-plugins"), nodes);
+        Arc::new(managers.with_devices(devices))
     }
 
     pub(crate) fn start(&self) -> Running {
@@ -165,11 +169,15 @@ impl Node {
             move || ready.load(Ordering::Relaxed) && updates.capacity() == UPDATES
         };
         let (kubelet, pods) = self.kubelet(options, Arc::new(are_taken), &cancel);
+        let devices = kubelet.device_manager().unwrap().clone();
+        let listener = devices.bind().unwrap();
         let task = tokio::spawn({
             let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
             async move {
-                let plugins = kubelet.run_plugin_manager(cancel);
-                tokio::join!(pods.run_under(&login_manager, receiver), plugins);
+                let plugins = kubelet.run_plugin_manager(cancel.clone());
+                let devices = devices.serve(listener, cancel);
+                let run = pods.run_under(&login_manager, receiver);
+                tokio::join!(run, plugins, devices);
             }
         });
         Running {

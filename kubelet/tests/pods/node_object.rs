@@ -14,7 +14,7 @@ use kubelet_node::{
     lease::LeaseKeeper,
     options::NodeOptions,
     reporter::{NodeReporter, ReporterParts},
-    status_source::{NodeStatusSource, Pressure},
+    status_source::{DeviceResources, NodeStatusSource, Pressure},
     watch::NodeWatch,
 };
 use parking_lot::Mutex;
@@ -83,6 +83,7 @@ impl Api {
 struct FakeStatusSource {
     problems: Mutex<Vec<String>>,
     volumes: Mutex<Option<Vec<String>>>,
+    devices: Mutex<DeviceResources>,
     shutting_down: watch::Sender<bool>,
 }
 
@@ -97,6 +98,10 @@ impl NodeStatusSource for FakeStatusSource {
 
     fn pressure(&self) -> Pressure {
         Pressure::default()
+    }
+
+    fn devices(&self) -> DeviceResources {
+        self.devices.lock().clone()
     }
 
     fn volumes_in_use(&self) -> Option<Vec<String>> {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    error::AdmissionError,
     options::{CpuOptions, TopologyOptions},
     state_file::{CPU_FILE, MEMORY_FILE},
 };
@@ -103,8 +104,8 @@ fn metrics(managers: &ResourceManagers) -> String {
 async fn containers_keep_what_they_have_over_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let managers = start(&options(), dir.path());
-    managers.admit(&pod("a", "2", "1Gi")).unwrap();
-    managers.admit(&pod("b", "500m", "1Gi")).unwrap();
+    managers.admit(&pod("a", "2", "1Gi"), false).unwrap();
+    managers.admit(&pod("b", "500m", "1Gi"), false).unwrap();
     let before = [
         of(&managers, "a"),
         of(&managers, "b"),
@@ -123,7 +124,7 @@ async fn containers_keep_what_they_have_over_a_restart() {
     ];
     assert_eq!(after, before);
     // The pods are admitted again.
-    managers.admit(&pod("a", "2", "1Gi")).unwrap();
+    managers.admit(&pod("a", "2", "1Gi"), false).unwrap();
     assert_eq!(of(&managers, "a"), before[0]);
     assert!(managers.is_without_quota(&PodUid::from("a"), "c"));
     assert!(managers.is_pod_without_quota(&PodUid::from("a")));
@@ -146,7 +147,7 @@ fn a_pod_that_is_rejected_gets_nothing() {
         "a",
         json!({"containers": [container("c", "5", "1Gi"), container("d", "3", "1Gi")]}),
     );
-    let error = managers.admit(&large).unwrap_err();
+    let error = managers.admit(&large, false).unwrap_err();
     assert_eq!(error.reason(), "UnexpectedAdmissionError");
     assert_eq!(
         error.to_string(),
@@ -154,7 +155,7 @@ fn a_pod_that_is_rejected_gets_nothing() {
          available=2, which is unexpected"
     );
     assert_eq!(of(&managers, "a"), pair("0-7", "all"));
-    let error = managers.admit(&pod("a", "1", "16Gi")).unwrap_err();
+    let error = managers.admit(&pod("a", "1", "16Gi"), false).unwrap_err();
     assert!(error.to_string().contains("[memorymanager]"), "{error}");
     assert_eq!(of(&managers, "a"), pair("0-7", "all"));
     let text = metrics(&managers);
@@ -176,7 +177,7 @@ fn alignment_is_by_container_or_by_pod() {
     for (scope, admitted) in [(Scope::Container, true), (Scope::Pod, false)] {
         let dir = tempfile::tempdir().unwrap();
         let managers = start(&aligned(PolicyName::SingleNumaNode, scope), dir.path());
-        let result = managers.admit(&pod_of("a", two.clone()));
+        let result = managers.admit(&pod_of("a", two.clone()), false);
         assert_eq!(result.is_ok(), admitted, "{result:?}");
         if let Err(error) = result {
             assert_eq!(error, AdmissionError::Topology);
@@ -205,15 +206,15 @@ fn a_pod_that_runs_is_not_rejected_by_a_new_policy() {
     let dir = tempfile::tempdir().unwrap();
     let managers = start(&options(), dir.path());
     let large = pod("a", "6", "1Gi");
-    managers.admit(&large).unwrap();
+    managers.admit(&large, false).unwrap();
     let files = managers.state.lock().held.files().unwrap();
     for (name, content) in files {
         fs::write(dir.path().join(name), content).unwrap();
     }
     let managers = start(&aligned(PolicyName::SingleNumaNode, Scope::Pod), dir.path());
-    managers.admit(&large).unwrap();
+    managers.admit(&large, false).unwrap();
     managers.release_gone(&[], |_| false);
-    assert_eq!(managers.admit(&large), Err(AdmissionError::Topology));
+    assert_eq!(managers.admit(&large, false), Err(AdmissionError::Topology));
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn init_containers_release_their_memory_when_others_start() {
             "containers": [container("c", "1", "1Gi")]
         }),
     );
-    managers.admit(&pod).unwrap();
+    managers.admit(&pod, false).unwrap();
     let uid = PodUid::from("a");
     let nodes = |container| managers.memory_nodes(&uid, container).is_some();
     managers.container_starts(&pod, "i");
@@ -235,7 +236,7 @@ fn init_containers_release_their_memory_when_others_start() {
     managers.container_starts(&pod, "c");
     assert_eq!((nodes("i"), nodes("c")), (false, true));
     // What was released is not taken again when the pod is admitted after a restart.
-    managers.admit(&pod).unwrap();
+    managers.admit(&pod, false).unwrap();
     assert!(!nodes("i"));
     // The CPU is that of the init container.
     assert_eq!(managers.cpus(&uid, "i"), managers.cpus(&uid, "c"));
@@ -285,7 +286,7 @@ fn a_state_that_does_not_fit_is_refused_with_its_path() {
 async fn nothing_is_managed_by_default() {
     let dir = tempfile::tempdir().unwrap();
     let managers = start(&ResourceManagerOptions::default(), dir.path());
-    managers.admit(&pod("a", "20", "1Gi")).unwrap();
+    managers.admit(&pod("a", "20", "1Gi"), false).unwrap();
     assert_eq!(of(&managers, "a"), pair("all", "all"));
     managers.save().await.unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -300,7 +301,7 @@ async fn a_change_that_cannot_be_saved_is_saved_later() {
         root_dir: root.clone(),
         ..start(&options(), dir.path())
     };
-    managers.admit(&pod("a", "2", "1Gi")).unwrap();
+    managers.admit(&pod("a", "2", "1Gi"), false).unwrap();
     managers.save().await.unwrap_err();
     fs::remove_file(&root).unwrap();
     managers.save().await.unwrap();
