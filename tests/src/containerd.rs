@@ -81,6 +81,14 @@ impl Containerd {
         unmount_below(&self.dir);
     }
 
+    /// Kills containerd and starts it again; its containers run on.
+    pub async fn restart(&mut self) -> Result<()> {
+        if let Some(process) = self.process.take() {
+            process.kill()?;
+        }
+        self.start_process().await
+    }
+
     /// Starts it after [`Self::stop`], without its state directory, as after a reboot.
     pub async fn start_again(&mut self) -> Result<()> {
         let _ = fs::remove_dir_all(self.dir.join("state"));

@@ -6,6 +6,18 @@ use super::{Node, Runtime};
 use crate::containerd_shims::unmount_below;
 
 impl Node {
+    /// Kills the runtime and starts it again, an engine with live restore. Containers survive that if
+    /// the engine had live restore before.
+    pub async fn restart_runtime(&mut self) -> Result<()> {
+        match &mut self.runtime {
+            Runtime::Docker { engine, .. } => {
+                engine.kill()?;
+                engine.start_again_with(&["--live-restore"]).await
+            }
+            Runtime::Containerd(containerd) => containerd.restart().await,
+        }
+    }
+
     /// Simulates a power cycle: kills all processes, unmounts the kubelet's mounts, and starts the
     /// runtime again, with the shim [beside the engine](Self::start_shim_beside_the_engine). It
     /// does not start the kubelet.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cgroups;
+mod devices;
 mod eviction;
 mod exhaustion;
 mod hostile;

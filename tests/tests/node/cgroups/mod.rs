@@ -13,7 +13,7 @@ use e2e::node::Node;
 use serde_json::Value;
 
 /// The time for one step, on a busy machine.
-const SOON: Duration = Duration::from_secs(120);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 /// A node with limits of its own: pods get this many processes.
 const CONFIGURATION: &str = "podPidsLimit: 500\n";
 
