@@ -10,7 +10,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 /// Directories that driver and plugin pods mount and expect to exist.
-const DIRS: [&str; 3] = ["plugins", "plugins_registry", "pods"];
+const DIRS: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pods"];
 
 /// Locks a root directory while it lives. The kernel releases the lock however the kubelet dies.
 #[derive(Debug)]

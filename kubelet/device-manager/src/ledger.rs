@@ -25,8 +25,9 @@ pub struct Ledger {
     pub(crate) assigned: Assignments,
     /// The machine's NUMA nodes.
     pub(crate) nodes: NodeMask,
-    /// Resources whose plugin has been gone for too long.
-    pub(crate) removed: BTreeSet<String>,
+    /// Resources whose plugin has been gone for too long, and whether it had to be called before each
+    /// start of a container.
+    pub(crate) removed: BTreeMap<String, bool>,
     /// Grows with each change of what the checkpoint tells.
     pub(crate) version: u64,
 }
@@ -61,10 +62,11 @@ impl Resource {
         }
     }
 
-    /// Devices that containers can get.
+    /// Devices that containers can get. Those of a plugin that was there before are not its.
     pub(crate) fn healthy(&self) -> BTreeSet<&str> {
+        let is_ready = matches!(self.plugin, PluginState::Ready(_));
         let devices = self.devices.iter();
-        let healthy = devices.filter(|(_, device)| device.healthy && self.plugin().is_some());
+        let healthy = devices.filter(|(_, device)| device.healthy && is_ready);
         healthy.map(|(id, _)| id.as_str()).collect()
     }
 
@@ -78,10 +80,12 @@ impl Resource {
         }
     }
 
-    fn is_removed(&self) -> bool {
+    /// Since when its devices are awaited: a plugin that registers again and again without a report does
+    /// not prolong that.
+    fn awaited_since(&self) -> Instant {
         match self.plugin {
-            PluginState::Gone { since, .. } => since.elapsed() > GRACE,
-            _ => false,
+            PluginState::Connected(_, since) | PluginState::Gone { since, .. } => since,
+            PluginState::Ready(_) => Instant::now(),
         }
     }
 }
@@ -101,7 +105,7 @@ impl Ledger {
             resources: names.map(|name| (name.clone(), gone(name))).collect(),
             assigned: checkpoint.assignments,
             nodes,
-            removed: BTreeSet::new(),
+            removed: BTreeMap::new(),
             version: 1,
         }
     }
@@ -117,9 +121,10 @@ impl Ledger {
         }
     }
 
-    /// Whether a plugin offers the resource, or containers have some of it.
+    /// Whether a plugin offers the resource or has offered it, or containers have some of it.
     pub fn manages(&self, resource: &str) -> bool {
         self.resources.contains_key(resource)
+            || self.removed.contains_key(resource)
             || self.assigned.all().any(|(_, _, of, _)| of == resource)
     }
 
@@ -127,6 +132,13 @@ impl Ledger {
     pub fn has(&self, pod: &str, container: &str, resource: &str) -> bool {
         let assignment = self.assigned.get(pod, container, resource);
         assignment.is_some_and(|it| it.response.is_some())
+    }
+
+    /// Whether the plugin of a resource has to register, or to report its devices.
+    pub fn is_awaited(&self, resource: &str) -> bool {
+        self.resources
+            .get(resource)
+            .is_some_and(Resource::is_awaited)
     }
 
     /// Checks that all devices of a pod work, before its containers start.
@@ -226,7 +238,9 @@ impl Ledger {
     /// A plugin has registered. Returns the one that it replaces.
     pub(crate) fn connected(&mut self, name: &str, plugin: DevicePlugin) -> Option<DevicePlugin> {
         self.removed.remove(name);
-        let state = PluginState::Connected(plugin, Instant::now());
+        let known = self.resources.get(name);
+        let since = known.map_or_else(Instant::now, Resource::awaited_since);
+        let state = PluginState::Connected(plugin, since);
         match self.resources.get_mut(name) {
             Some(resource) => {
                 let before = std::mem::replace(&mut resource.plugin, state);
@@ -255,7 +269,7 @@ impl Ledger {
             return false;
         }
         resource.plugin = PluginState::Gone {
-            since: Instant::now(),
+            since: resource.awaited_since(),
             pre_start: plugin.options().pre_start_required,
         };
         self.version += 1;
@@ -303,9 +317,12 @@ impl Ledger {
             ..
         } = self;
         resources.retain(|name, resource| {
-            let is_removed = resource.is_removed();
+            let PluginState::Gone { since, pre_start } = resource.plugin else {
+                return true;
+            };
+            let is_removed = since.elapsed() > GRACE;
             if is_removed {
-                removed.insert(name.clone());
+                removed.insert(name.clone(), pre_start);
                 *version += 1;
             }
             !is_removed

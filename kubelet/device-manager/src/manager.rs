@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// A file longer than this is damaged: a node has at most a few hundred containers with devices.
-const LONGEST: u64 = 16 << 20;
+const LONGEST: u64 = 64 << 20;
 /// How long [`DeviceManager::plugins_changed`] waits at most: time alone ends some waits.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -173,6 +173,9 @@ impl DeviceManager {
                     Some(PluginState::Gone {
                         pre_start: true, ..
                     }) => return Err(DeviceError::Stopped(resource.clone())),
+                    None if ledger.removed.get(resource) == Some(&true) => {
+                        return Err(DeviceError::Stopped(resource.clone()));
+                    }
                     _ => None,
                 };
                 let ids = assignment.ids().into_iter().map(str::to_owned);
@@ -190,7 +193,7 @@ impl DeviceManager {
         let mut ledger = self.ledger();
         ledger.expire();
         let mut amounts = DeviceCapacity::default();
-        for name in &ledger.removed {
+        for name in ledger.removed.keys() {
             amounts.capacity.insert(name.clone(), 0);
             amounts.allocatable.insert(name.clone(), 0);
         }
@@ -209,7 +212,7 @@ impl DeviceManager {
     pub fn assignable(&self) -> BTreeMap<String, usize> {
         let ledger = self.ledger();
         let held = ledger.assigned.all().map(|(_, _, name, _)| name);
-        let known = ledger.removed.iter().chain(ledger.resources.keys());
+        let known = ledger.removed.keys().chain(ledger.resources.keys());
         let names: BTreeSet<&str> = held.chain(known.map(String::as_str)).collect();
         let most = names.into_iter().map(|name| {
             let resource = ledger.resources.get(name);
@@ -299,6 +302,12 @@ impl DeviceManager {
             Ok(())
         };
         blocking(write).await.map_err(io::Error::other)?
+    }
+
+    pub(crate) async fn save_soon(&self) {
+        if let Err(error) = self.save().await {
+            warn!(%error, "cannot save which devices containers have; retrying");
+        }
     }
 
     pub(crate) fn note_plugins(&self) {

@@ -36,6 +36,8 @@ pub(crate) struct DevicePlugin(Arc<Connection>);
 #[derive(Debug)]
 struct Connection {
     resource: String,
+    /// Its socket.
+    path: PathBuf,
     options: DevicePluginOptions,
     client: DevicePluginClient<Channel>,
     /// Cancelled when the plugin is replaced or deregistered.
@@ -58,9 +60,8 @@ impl DevicePlugin {
         path: &Path,
         ends: CancellationToken,
     ) -> Result<Self, String> {
-        let socket: PathBuf = path.to_owned();
         let shown = path.display();
-        let channel = timeout(CONNECT_LIMIT, socket::connect(&socket)).await;
+        let channel = timeout(CONNECT_LIMIT, socket::connect(path)).await;
         let channel = channel
             .map_err(|_| format!("no connection to {shown} within {CONNECT_LIMIT:?}"))?
             .map_err(|error| format!("cannot connect to {shown}: {error}"))?;
@@ -71,6 +72,7 @@ impl DevicePlugin {
             .map_err(|status| format!("GetDevicePluginOptions: {}", status.message()))?;
         Ok(Self(Arc::new(Connection {
             resource: resource.to_owned(),
+            path: path.to_owned(),
             options: options.into_inner(),
             client,
             ends,
@@ -80,9 +82,11 @@ impl DevicePlugin {
     /// A plugin without a server.
     #[cfg(test)]
     pub(crate) fn unserved(resource: &str, options: DevicePluginOptions) -> Self {
-        let channel = socket::channel(Path::new("/nonexistent"));
+        let path = PathBuf::from("/nonexistent");
+        let channel = socket::channel(&path);
         Self(Arc::new(Connection {
             resource: resource.to_owned(),
+            path,
             options,
             client: DevicePluginClient::new(channel),
             ends: CancellationToken::new(),
@@ -91,6 +95,10 @@ impl DevicePlugin {
 
     pub(crate) fn resource(&self) -> &str {
         &self.0.resource
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
     }
 
     pub(crate) fn options(&self) -> DevicePluginOptions {

@@ -42,7 +42,11 @@ impl DeviceManager {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             if entry.file_type()?.is_socket() {
-                fs::remove_file(entry.path())?;
+                match fs::remove_file(entry.path()) {
+                    // Its plugin was faster.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed?,
+                }
             }
         }
         unix_socket::bind(&dir.join(SOCKET))
@@ -78,11 +82,13 @@ impl DeviceManager {
             let mut devices = plugin.devices().await?;
             while let Some(report) = devices.message().await? {
                 self.reported(&plugin, &report);
+                self.save_soon().await;
             }
             Ok::<(), Status>(())
         };
         let ended = plugin.until_end(reports).await;
         self.disconnected(&plugin, ended.and_then(Result::err));
+        self.save_soon().await;
     }
 
     fn disconnected(&self, plugin: &DevicePlugin, status: Option<Status>) {
@@ -168,7 +174,8 @@ impl PluginHandler for DeviceManager {
             let resource = ledger.resources.get(&plugin.name);
             resource.and_then(|resource| resource.plugin()).cloned()
         };
-        if let Some(known) = known {
+        // Another one may have taken its place.
+        if let Some(known) = known.filter(|known| known.path() == plugin.endpoint) {
             known.end();
             self.disconnected(&known, None);
         }

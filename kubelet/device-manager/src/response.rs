@@ -6,7 +6,11 @@ use std::{
 };
 
 use cri_proto::deviceplugin::v1beta1::ContainerAllocateResponse;
+use prost::Message as _;
 use tracing::warn;
+
+/// The longest answer, so that the state file stays readable.
+const LONGEST: usize = 256 << 10;
 
 /// What a container needs to use all of its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +33,12 @@ pub struct ContainerDevices {
 /// # Errors
 /// The field, and what is wrong with it.
 pub(crate) fn check(response: &ContainerAllocateResponse) -> Result<(), String> {
+    let length = response.encoded_len();
+    if length > LONGEST {
+        return Err(format!(
+            "container_responses[0]: takes {length} bytes, and at most {LONGEST} are possible"
+        ));
+    }
     for name in response.envs.keys() {
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(format!("envs: {name:?} is no name of a variable"));
@@ -137,7 +147,11 @@ mod tests {
     fn an_answer_names_the_field_that_is_wrong() {
         type Spoil = fn(&mut ContainerAllocateResponse);
         assert_eq!(check(&response()), Ok(()));
-        let cases: [(Spoil, &str); 5] = [
+        let cases: [(Spoil, &str); 6] = [
+            (
+                |it| drop(it.envs.insert("B".to_owned(), "x".repeat(LONGEST))),
+                "container_responses[0]: takes 262",
+            ),
             (
                 |it| drop(it.envs.insert("A=B".to_owned(), String::new())),
                 "envs: \"A=B\"",

@@ -5,6 +5,7 @@ use cri_proto::deviceplugin::v1beta1::{
     Mount,
 };
 use fake_device_plugin::{Call, FakeDevicePlugin, VARIABLE, device};
+use kubelet_plugin_manager::{Plugin, PluginHandler as _};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_topology_manager::{NodeMask, ResourceHints};
 use tokio::time::{sleep, timeout};
@@ -171,7 +172,7 @@ async fn a_plugin_that_refuses_gives_nothing() {
     assert_eq!(error.to_string(), says);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_plugin_is_asked_before_a_start_if_it_wants_that() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::start(dir.path());
@@ -194,8 +195,30 @@ async fn a_plugin_is_asked_before_a_start_if_it_wants_that() {
     assert!(error.to_string().ends_with("err: reset failed"), "{error}");
     drop(serving);
     rig.has(1, 0).await;
-    let error = rig.manager.prepare(&uid, "c").await.unwrap_err();
-    assert_eq!(error, DeviceError::Stopped(GPU.to_owned()));
+    let stopped = Err(DeviceError::Stopped(GPU.to_owned()));
+    assert_eq!(rig.manager.prepare(&uid, "c").await, stopped);
+    // Nor after the node has given up its resource.
+    tokio::time::advance(Duration::from_secs(301)).await;
+    assert_eq!(rig.manager.capacity().capacity[GPU], 0);
+    assert_eq!(rig.manager.prepare(&uid, "c").await, stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_of_the_plugin_before_are_not_those_of_the_next_one() {
+    let mut ledger = ledger(&[device("a", &[])], DevicePluginOptions::default());
+    assert_eq!(ledger.allocatable().len(), 1);
+    // Plugins that end before they have reported their devices.
+    for awaited in [true, true, true, false] {
+        let plugin = ledger.resources[GPU].plugin().unwrap().clone();
+        assert!(ledger.disconnected(&plugin));
+        ledger.connected(
+            GPU,
+            DevicePlugin::unserved(GPU, DevicePluginOptions::default()),
+        );
+        assert_eq!(ledger.allocatable().len(), 0);
+        assert_eq!(ledger.is_awaited(GPU), awaited);
+        tokio::time::advance(Duration::from_secs(101)).await;
+    }
 }
 
 #[tokio::test]
@@ -235,6 +258,13 @@ async fn a_plugin_that_registers_again_replaces_itself() {
     // The end of the first one is not the end of the second one.
     std::mem::forget(serving);
     sleep(Duration::from_millis(100)).await;
+    rig.has(2, 2).await;
+    // Nor is the end of another one that the plugin watcher knew.
+    rig.manager.deregister(&Plugin {
+        name: GPU.to_owned(),
+        endpoint: dir.path().join("other.sock"),
+        versions: Vec::new(),
+    });
     rig.has(2, 2).await;
 }
 

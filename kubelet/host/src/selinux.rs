@@ -76,7 +76,7 @@ impl SeLinux {
 /// Gives the directories that pods of plugins share with the kubelet the label that lets them
 /// in. Plugins that are privileged need none.
 pub fn label_plugin_dirs(root_dir: &Path) {
-    for name in ["plugins", "plugins_registry"] {
+    for name in ["device-plugins", "plugins", "plugins_registry"] {
         let dir = root_dir.join(name);
         let label = PLUGINS_LABEL.as_bytes();
         if let Err(error) = lsetxattr(&dir, ATTRIBUTE, label, XattrFlags::empty()) {

@@ -117,7 +117,7 @@ impl ResourceManagers {
                     told = Some(resource);
                     seen = devices.plugins_changed(seen).await;
                 }
-                Attempt::Unanswered => return Ok(devices.allocate(&PodUid::of(pod)).await?),
+                Attempt::Unanswered => devices.allocate(&PodUid::of(pod)).await?,
             }
         }
     }
@@ -175,6 +175,13 @@ impl ResourceManagers {
                 Ok(()) => Ok(Attempt::Complete),
                 Err(obstacle) => attempt_after(obstacle),
             };
+        }
+        // A plugin that is gone has no hints.
+        let awaited = ledger
+            .as_deref()
+            .and_then(|ledger| awaited(ledger, uid, scope, &requests));
+        if let Some(resource) = awaited {
+            return Ok(Attempt::Awaited(resource));
         }
         let before = state.held.clone();
         let devices_before = ledger.as_ref().map(|ledger| ledger.assignments_of(uid));
@@ -362,6 +369,23 @@ fn keep_held(requests: &mut [Request<'_>], ledger: &Ledger, pod: &str) {
             .devices
             .retain(|resource, _| ledger.has(pod, container, resource));
     }
+}
+
+/// A resource whose plugin must register, or report its devices, before an attempt.
+fn awaited(
+    ledger: &Ledger,
+    pod: &str,
+    scope: DeviceScope,
+    requests: &[Request<'_>],
+) -> Option<String> {
+    let devices = requests
+        .iter()
+        .flat_map(|it| it.devices.keys().map(|resource| (it.container, resource)));
+    let mut needed = devices.filter(|(container, resource)| {
+        scope == DeviceScope::Admitted || !ledger.has(pod, container, resource)
+    });
+    let awaited = needed.find(|(_, resource)| ledger.is_awaited(resource));
+    awaited.map(|(_, resource)| resource.clone())
 }
 
 fn has_devices(ledger: &Ledger, pod: &str, requests: &[Request<'_>]) -> bool {

@@ -155,6 +155,10 @@ impl SyncLoop<'_> {
             return;
         };
         match result {
+            // It is run if the shutdown is cancelled.
+            Ok(()) if self.shutdown.is_under_way() => {
+                self.waiting.add_for_pods(uid, Vec::new());
+            }
             Ok(()) => self.run_allocated(&pod),
             Err(_) if self.wait_for_resources(&pod) => {}
             Err(rejection) if is_restored => {

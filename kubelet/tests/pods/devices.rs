@@ -37,6 +37,15 @@ async fn until_ready(kubelet: &Running) {
     .await;
 }
 
+/// Waits until pods can have none.
+async fn until_gone(kubelet: &Running) {
+    let devices = kubelet.kubelet.device_manager().unwrap();
+    until("the plugin to be gone", 5 * SECOND, || {
+        devices.capacity().allocatable.get(GPU) == Some(&0)
+    })
+    .await;
+}
+
 fn spec(count: u32) -> Value {
     let list = json!({GPU: count.to_string()});
     json!({"containers": [{
@@ -194,11 +203,7 @@ async fn a_plugin_that_does_not_come_back_is_not_waited_for_forever() {
     let serving = serve(&node, &plugin).await;
     until_ready(&kubelet).await;
     drop(serving);
-    until("the plugin to be gone", 5 * SECOND, || {
-        let devices = kubelet.kubelet.device_manager().unwrap();
-        devices.capacity().allocatable.get(GPU) == Some(&0)
-    })
-    .await;
+    until_gone(&kubelet).await;
     kubelet.add(pod("a", "u1", spec(1))).await;
     tokio::time::sleep(200 * SECOND).await;
     assert_ne!(kubelet.phase("a"), "Failed");
@@ -208,6 +213,29 @@ async fn a_plugin_that_does_not_come_back_is_not_waited_for_forever() {
     let says = "Pod was rejected: Allocate failed due to no healthy devices present; cannot \
                 allocate unhealthy devices vendor.example/gpu, which is unexpected";
     assert_eq!(status.message.as_deref(), Some(says));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_not_run_without_its_devices_when_the_node_gives_up_their_resource() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let plugin = FakeDevicePlugin::new(GPU, &["0"]);
+    let serving = serve(&node, &plugin).await;
+    until_ready(&kubelet).await;
+    drop(serving);
+    until_gone(&kubelet).await;
+    let devices = kubelet.kubelet.device_manager().unwrap();
+    kubelet.add(pod("a", "u1", spec(1))).await;
+    tokio::time::sleep(SECOND).await;
+    // As each report of the node's status does.
+    until("the pod to fail", 310 * SECOND, || {
+        devices.capacity();
+        kubelet.phase("a") == "Failed"
+    })
+    .await;
+    let message = kubelet.status("a").message.unwrap();
+    let says = "cannot allocate unregistered device vendor.example/gpu";
+    assert!(message.contains(says), "{message}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,11 +268,7 @@ async fn a_pod_that_is_deleted_while_it_waits_for_a_plugin_leaves_nothing() {
     let serving = serve(&node, &plugin).await;
     until_ready(&kubelet).await;
     drop(serving);
-    until("the plugin to be gone", 5 * SECOND, || {
-        let devices = kubelet.kubelet.device_manager().unwrap();
-        devices.capacity().allocatable.get(GPU) == Some(&0)
-    })
-    .await;
+    until_gone(&kubelet).await;
     let waiting = pod("a", "u1", spec(1));
     kubelet.add(waiting.clone()).await;
     tokio::time::sleep(SECOND).await;

@@ -1,5 +1,6 @@
 use std::fs;
 
+use fake_device_plugin::{FakeDevicePlugin, device};
 use kubelet_cpu_manager::StaticOptions;
 use kubelet_machine_info::{Core, Node};
 use kubelet_memory_manager::Reserved;
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    admission::Admitted,
     error::AdmissionError,
     options::{CpuOptions, TopologyOptions},
     state_file::{CPU_FILE, MEMORY_FILE},
@@ -318,5 +320,59 @@ fn more_numa_nodes_than_allowed_are_refused() {
     assert!(
         error.to_string().contains("max-allowable-numa-nodes"),
         "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_a_plugin_that_is_gone_under_each_topology_policy() {
+    const GPU: &str = "vendor.example/gpu";
+    let dir = tempfile::tempdir().unwrap();
+    let devices = DeviceManager::start(&dir.path().join("devices"), [0, 1].into_iter().collect());
+    let options = aligned(PolicyName::SingleNumaNode, Scope::Container);
+    let managers = start(&options, dir.path()).with_devices(devices.clone());
+    let listener = devices.bind().unwrap();
+    let cancel = tokio_util::sync::CancellationToken::new();
+    let _ends = cancel.clone().drop_guard();
+    tokio::spawn(devices.clone().serve(listener, cancel));
+    let fake = FakeDevicePlugin::new(GPU, &[]);
+    fake.set_devices(vec![device("0", &[0]), device("1", &[1])]);
+    let dir = dir.path().join("devices");
+    let serving = fake.serve(&dir).unwrap();
+    fake.register(&dir).await.unwrap();
+    let until_healthy = async |count: usize| {
+        let limit = std::time::Duration::from_secs(30);
+        let waits = async {
+            while devices.capacity().allocatable.get(GPU) != Some(&count) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(limit, waits).await.unwrap();
+    };
+    until_healthy(2).await;
+    let pod = |uid: &str, count: u32| {
+        let list = json!({GPU: count.to_string()});
+        let container = json!({"name": "c", "resources": {"requests": list, "limits": list}});
+        pod_of(uid, json!({"containers": [container]}))
+    };
+    assert_eq!(
+        managers.admit(&pod("a", 2), false),
+        Err(AdmissionError::Topology)
+    );
+    drop(serving);
+    until_healthy(0).await;
+    let (admitted, waiting) = (pod("b", 1), pod("c", 1));
+    assert_eq!(managers.admit(&admitted, false), Ok(Admitted::AfterPlugins));
+    let _serving = fake.serve(&dir).unwrap();
+    fake.register(&dir).await.unwrap();
+    managers.allocate_devices(&admitted).await.unwrap();
+    managers.allocate_devices(&waiting).await.unwrap();
+    let uids = ["b", "c"].map(PodUid::from);
+    let of = uids.map(|uid| devices.devices_of(&uid, "c")[GPU].clone());
+    assert_eq!(
+        of,
+        [
+            [(0, vec!["0".to_owned()])].into(),
+            [(1, vec!["1".to_owned()])].into()
+        ]
     );
 }
