@@ -37,13 +37,20 @@ async fn until_ready(kubelet: &Running) {
     .await;
 }
 
-/// Waits until pods can have none.
-async fn until_gone(kubelet: &Running) {
+/// A node whose plugin had one device and is gone.
+async fn with_a_plugin_that_is_gone() -> (Node, Running, FakeDevicePlugin) {
+    let node = Node::new();
+    let kubelet = node.start();
+    let plugin = FakeDevicePlugin::new(GPU, &["0"]);
+    let serving = serve(&node, &plugin).await;
+    until_ready(&kubelet).await;
+    drop(serving);
     let devices = kubelet.kubelet.device_manager().unwrap();
     until("the plugin to be gone", 5 * SECOND, || {
         devices.capacity().allocatable.get(GPU) == Some(&0)
     })
     .await;
+    (node, kubelet, plugin)
 }
 
 fn spec(count: u32) -> Value {
@@ -197,13 +204,7 @@ async fn a_pod_gets_the_same_devices_after_a_reboot_when_its_plugin_is_there() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_does_not_come_back_is_not_waited_for_forever() {
-    let node = Node::new();
-    let kubelet = node.start();
-    let plugin = FakeDevicePlugin::new(GPU, &["0"]);
-    let serving = serve(&node, &plugin).await;
-    until_ready(&kubelet).await;
-    drop(serving);
-    until_gone(&kubelet).await;
+    let (_node, kubelet, _plugin) = with_a_plugin_that_is_gone().await;
     kubelet.add(pod("a", "u1", spec(1))).await;
     tokio::time::sleep(200 * SECOND).await;
     assert_ne!(kubelet.phase("a"), "Failed");
@@ -217,13 +218,7 @@ async fn a_plugin_that_does_not_come_back_is_not_waited_for_forever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_not_run_without_its_devices_when_the_node_gives_up_their_resource() {
-    let node = Node::new();
-    let kubelet = node.start();
-    let plugin = FakeDevicePlugin::new(GPU, &["0"]);
-    let serving = serve(&node, &plugin).await;
-    until_ready(&kubelet).await;
-    drop(serving);
-    until_gone(&kubelet).await;
+    let (_node, kubelet, _plugin) = with_a_plugin_that_is_gone().await;
     let devices = kubelet.kubelet.device_manager().unwrap();
     kubelet.add(pod("a", "u1", spec(1))).await;
     tokio::time::sleep(SECOND).await;
@@ -262,13 +257,7 @@ async fn a_pod_whose_plugin_refuses_is_rejected_and_others_get_its_devices() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_deleted_while_it_waits_for_a_plugin_leaves_nothing() {
-    let node = Node::new();
-    let kubelet = node.start();
-    let plugin = FakeDevicePlugin::new(GPU, &["0"]);
-    let serving = serve(&node, &plugin).await;
-    until_ready(&kubelet).await;
-    drop(serving);
-    until_gone(&kubelet).await;
+    let (node, kubelet, plugin) = with_a_plugin_that_is_gone().await;
     let waiting = pod("a", "u1", spec(1));
     kubelet.add(waiting.clone()).await;
     tokio::time::sleep(SECOND).await;

@@ -1,0 +1,209 @@
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kubelet_api_client::events::EventRecorder;
+use kubelet_eviction::EvictionOptions;
+use kubelet_pod_spec::resources;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(name: &str, priority: i32, spec: Value) -> Arc<Pod> {
+    let mut pod = json!({"metadata": {"name": name}, "spec": spec});
+    pod["spec"]["containers"] = json!([
+        {"name": "c", "resources": {"requests": spec["requests"]}, "ports": spec["ports"]}
+    ]);
+    pod["spec"]["priority"] = priority.into();
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+pub(super) fn admission() -> Admission {
+    Admission::new(
+        &[],
+        Arc::new(NodeShutdown::new(std::path::Path::new("/nonexistent"))),
+        Arc::new(EvictionManager::new(
+            EvictionOptions::default(),
+            EventRecorder::default(),
+        )),
+        Arc::default(),
+    )
+}
+
+fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<AdmissionOutcome, Rejection> {
+    let node = json!({
+        "metadata": {"name": "node", "labels": {"kubernetes.io/os": "linux"}},
+        "spec": {"taints": [{"key": "k", "effect": "NoExecute"}]},
+        "status": {"allocatable": {"cpu": "2", "pods": "2"}},
+    });
+    let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
+    admission().admit(pod, &node, others)
+}
+
+#[test]
+fn reasons_are_upstreams() {
+    let tolerates = |mut spec: Value| {
+        spec["tolerations"] = json!([{"operator": "Exists"}]);
+        spec
+    };
+    let other = pod(
+        "o",
+        0,
+        tolerates(
+            json!({"requests": {"cpu": "1"}, "ports": [{"containerPort": 1, "hostPort": 80}]}),
+        ),
+    );
+    for (spec, reason) in [
+        (tolerates(json!({"requests": {"cpu": "1"}})), None),
+        (json!({}), Some("TaintToleration")),
+        (
+            tolerates(json!({"requests": {"cpu": "1001m"}})),
+            Some("OutOfcpu"),
+        ),
+        (
+            tolerates(json!({"nodeSelector": {"a": "b"}})),
+            Some("NodeAffinity"),
+        ),
+        (tolerates(json!({"nodeName": "another"})), Some("NodeName")),
+        (
+            tolerates(json!({"ports": [{"containerPort": 1, "hostPort": 80}]})),
+            Some("NodePorts"),
+        ),
+        (
+            tolerates(json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}})),
+            Some("SupplementalGroupsPolicyNotSupported"),
+        ),
+        (
+            tolerates(json!({"securityContext": {"supplementalGroupsPolicy": "Merge"}})),
+            None,
+        ),
+        (
+            tolerates(json!({"os": {"name": "windows"}})),
+            Some("PodOSNotSupported"),
+        ),
+        (
+            tolerates(
+                json!({"securityContext": {"sysctls": [{"name": "kernel.nope", "value": "1"}]}}),
+            ),
+            Some("SysctlForbidden"),
+        ),
+    ] {
+        let admitted = admit(&pod("p", 0, spec.clone()), std::slice::from_ref(&other));
+        let rejected = admitted.err().map(|rejection| rejection.reason);
+        assert_eq!(rejected.as_deref(), reason, "{spec}");
+    }
+}
+
+#[test]
+fn static_pods_need_not_tolerate_what_ends_pods() {
+    let mut pod = Pod::clone(&pod("p", 0, json!({})));
+    let rejection = admit(&pod, &[]).unwrap_err();
+    assert_eq!(rejection.reason, "TaintToleration");
+    for (source, is_static) in [("file", true), ("http", true), ("api", false)] {
+        let source = ("kubernetes.io/config.source".to_owned(), source.to_owned());
+        pod.metadata.annotations = Some([source].into());
+        assert_eq!(admit(&pod, &[]).is_ok(), is_static);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_held_back_but_for_static_pods() {
+    let admission = Admission {
+        has_app_armor: false,
+        ..admission()
+    };
+    let tolerations = json!([{"operator": "Exists"}]);
+    let unbuilt = json!({
+        "tolerations": tolerations, "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]
+    });
+    let confined = json!({
+        "tolerations": tolerations,
+        "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}
+    });
+    for (spec, reason) in [(unbuilt, "UnsupportedPodSpec"), (confined, "AppArmor")] {
+        let mut pod = Pod::clone(&pod("p", 0, spec));
+        let node = NodeFacts {
+            allocatable: resources::amounts(&BTreeMap::from([(
+                "pods".to_owned(),
+                Quantity("1".to_owned()),
+            )])),
+            ..NodeFacts::default()
+        };
+        assert_eq!(admission.admit(&pod, &node, &[]), Ok(AdmissionOutcome::Now));
+        let held = admission.hold_back(&pod, true, &node).unwrap_err();
+        assert_eq!(held.reason, reason);
+        // A running pod already has its profile.
+        let runs = admission.hold_back(&pod, false, &node).is_ok();
+        assert_eq!(runs, reason == "AppArmor");
+
+        let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+        pod.metadata.annotations = Some([source].into());
+        assert_eq!(admission.hold_back(&pod, true, &node), Ok(()));
+        let rejection = admission.admit(&pod, &node, &[]).unwrap_err();
+        assert_eq!(rejection.reason, reason);
+    }
+}
+
+#[test]
+fn resources_that_somebody_gave_the_node_are_counted() {
+    let spec = json!({
+        "requests": {"x.y/card": "2"}, "tolerations": [{"operator": "Exists"}]
+    });
+    let mut pod = Pod::clone(&pod("p", 0, spec));
+    let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    let node = |cards: &str| {
+        let given = json!({"status": {"allocatable": {
+            "cpu": "2", "pods": "9", "x.y/card": cards
+        }}});
+        NodeFacts::of(&serde_json::from_value(given).unwrap())
+    };
+    let without = NodeFacts::of(
+        &serde_json::from_value(json!({
+            "status": {"allocatable": {"cpu": "2", "pods": "9"}}
+        }))
+        .unwrap(),
+    );
+    let admission = admission();
+    for is_static in [false, true] {
+        if is_static {
+            pod.metadata.annotations = Some([source.clone()].into());
+        }
+        let others = [Arc::new(pod.clone())];
+        assert_eq!(admission.hold_back(&pod, true, &node("2")), Ok(()));
+        let alone = admission.admit(&pod, &node("2"), &[]);
+        assert_eq!(alone, Ok(AdmissionOutcome::Now));
+        let rejection = admission.admit(&pod, &node("3"), &others).unwrap_err();
+        // A static pod is critical, but there is none to preempt.
+        let reason = match is_static {
+            true => "UnexpectedAdmissionError",
+            false => "OutOfx.y/card",
+        };
+        assert_eq!(rejection.reason, reason);
+        let refused = match is_static {
+            true => admission.admit(&pod, &without, &[]).map(|_| ()),
+            false => admission.hold_back(&pod, true, &without),
+        };
+        assert_eq!(refused.unwrap_err().reason, "UnsupportedPodSpec");
+        // A running pod is not ended because the resources are gone.
+        assert_eq!(admission.hold_back(&pod, false, &without), Ok(()));
+    }
+}
+
+#[test]
+fn a_critical_pod_runs_instead_of_others() {
+    let spec = json!({"requests": {"cpu": "2"}, "tolerations": [{"operator": "Exists"}]});
+    let critical = pod("critical", 2_000_000_000, spec);
+    let others = [pod("a", 0, json!({"requests": {"cpu": "1"}}))];
+    assert_eq!(
+        admit(&critical, &others),
+        Ok(AdmissionOutcome::AfterPreemption(others.to_vec()))
+    );
+    let others = [pod("a", 2_000_000_001, json!({"requests": {"cpu": "1"}}))];
+    let rejection = admit(&critical, &others).unwrap_err();
+    assert_eq!(rejection.reason, "UnexpectedAdmissionError");
+    assert_eq!(
+        rejection.message,
+        "Unexpected error while attempting to recover from admission failure: preemption: \
+         error finding a set of pods to preempt: no set of running pods found to reclaim \
+         resources: [(res: cpu, q: 1000), ]"
+    );
+}
