@@ -3,6 +3,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use kube::Client;
 use kubelet_api_client::{
@@ -210,7 +211,7 @@ impl Cluster {
         let mut metrics = self.metrics();
         if let Some(checkpoint) = self.checkpoint {
             let node = self.watch.subscribe();
-            tasks.spawn(keep(checkpoint, kubelet.clone(), node, cancel.clone()));
+            tasks.spawn(keep(checkpoint, kubelet.clone(), node, cancel.clone()).boxed());
         }
         let on_repeated_failure: OnRepeatedFailure = {
             let identity = Arc::clone(self.server.identity());
@@ -230,7 +231,7 @@ impl Cluster {
         });
         metrics.push(reporter.startup());
         let events = EventSender::new(event_client, self.queue);
-        tasks.spawn(events.run(cancel.clone()));
+        tasks.spawn(events.run(cancel.clone()).boxed());
         let lease = LeaseKeeper::new(
             heartbeat,
             &self.node_name,
@@ -248,15 +249,15 @@ impl Cluster {
             let manager = CertificateManager::serving(dir, template, self.client.clone())
                 .counted(self.serving_renewals);
             let pairs = manager.subscribe();
-            tasks.spawn(manager.run(cancel.clone()));
+            tasks.spawn(manager.run(cancel.clone()).boxed());
             metrics.push(Arc::new(ServingCertificateMetrics::new(pairs.clone())));
             let signed: Arc<dyn ServingCertificate> = Arc::new(SignedCertificate::new(pairs));
             signed
         });
-        tasks.spawn(self.keeper.run(cancel.clone()));
-        tasks.spawn(self.watch.run(cancel.clone()));
-        tasks.spawn(reporter.run(cancel.clone()));
-        tasks.spawn(lease.run(cancel.clone()));
+        tasks.spawn(self.keeper.run(cancel.clone()).boxed());
+        tasks.spawn(self.watch.run(cancel.clone()).boxed());
+        tasks.spawn(reporter.run(cancel.clone()).boxed());
+        tasks.spawn(lease.run(cancel.clone()).boxed());
         ClusterDependencies {
             reviews: Some(Arc::new(reviews)),
             metrics,

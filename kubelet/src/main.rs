@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::anyhow;
+use futures::{FutureExt as _, future::LocalBoxFuture};
 use kubelet::{
     cli::{self, Command},
     config::{flags::Flags, settings::Settings},
@@ -17,10 +18,15 @@ use kubelet_host::{bounded_io, oom_score, open_files, version};
 use kubelet_pod_spec::identity::full_name;
 use tokio::runtime::Builder;
 
+mod malloc;
+
 /// The node agent is I/O-bound.
 const WORKERS: usize = 2;
 /// Threads for the kubelet's own files and for host name resolution.
 const BLOCKING_THREADS: usize = 8;
+/// How long a thread for files waits for more work. Short, since any work wakes the thread that has
+/// waited the longest, so that all threads of a burst would stay.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// The time that file operations in progress get at shutdown. Hung ones are abandoned.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 
@@ -32,9 +38,9 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Version { raw: false } => print(&(version::line() + "\n")),
         Command::Version { raw: true } => print(&(version::raw() + "\n")),
-        Command::Status(options) => ask(status_command::run(&options)),
+        Command::Status(options) => ask(status_command::run(&options).boxed_local()),
         Command::Logs(options) => logs(&options),
-        Command::Gc(options) => ask(gc_command::run(&options)),
+        Command::Gc(options) => ask(gc_command::run(&options).boxed_local()),
         Command::Run(flags) => run_node(&flags),
     };
     match done {
@@ -59,7 +65,7 @@ fn logs(options: &logs_command::LogsOptions) -> anyhow::Result<ExitCode> {
         }
         Ok::<_, logs_command::LogsError>(log)
     };
-    let mut log = runtime.block_on(reading)?;
+    let mut log = runtime.block_on(reading.boxed_local())?;
     let mut stdout = io::stdout().lock();
     while let Some(part) = runtime.block_on(log.next())? {
         match stdout.write_all(&part).and_then(|()| stdout.flush()) {
@@ -72,7 +78,7 @@ fn logs(options: &logs_command::LogsOptions) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints what the running kubelet answers.
-fn ask(answer: impl Future<Output = Result<String, StatusError>>) -> anyhow::Result<ExitCode> {
+fn ask(answer: LocalBoxFuture<'_, Result<String, StatusError>>) -> anyhow::Result<ExitCode> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
@@ -81,6 +87,7 @@ fn ask(answer: impl Future<Output = Result<String, StatusError>>) -> anyhow::Res
 }
 
 fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
+    malloc::share_arena();
     let settings = Settings::load(flags)?;
     logging::init(settings.verbosity, settings.log_format);
     open_files::set_limit(settings.max_open_files);
@@ -88,10 +95,11 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS + bounded_io::MAX_THREADS)
+        .thread_keep_alive(KEEP_ALIVE)
         .enable_all()
         .build()
         .map_err(|error| anyhow!("cannot start: {error}"))?;
-    let results = runtime.block_on(run::run(settings));
+    let results = runtime.block_on(run::run(settings).boxed_local());
     runtime.shutdown_timeout(SHUTDOWN_LIMIT);
     let results = results?;
     // Only `--runonce` has results.

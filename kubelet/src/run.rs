@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_cri_client::{CriClient, CriError, CriOptions};
 use kubelet_host::{
@@ -145,13 +146,14 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         true => Devices::None,
         false => Devices::Managed,
     };
-    let managers = resource_managers::start(options, &machine, devices).await?;
+    let managers = resource_managers::start(options, &machine, devices);
+    let managers = managers.boxed().await?;
     let managers = Arc::new(managers);
     if options.node.selinux.is_some() {
         selinux::label_plugin_dirs(&options.node.root_dir);
     }
-    let cri = connect(&options.cri).await?;
-    let cluster = join_cluster(&settings).await?;
+    let cri = connect(&options.cri).boxed().await?;
+    let cluster = join_cluster(&settings).boxed().await?;
     if settings.cluster.is_none() && !settings.pod_cidr.is_empty() {
         let report = report_pod_cidr(cri.clone(), settings.pod_cidr.clone());
         let cancel = cancel.clone();
@@ -180,7 +182,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         None => ClusterDependencies::default(),
     };
     let result = if settings.run_once {
-        run_once(pods, &settings, updates).await
+        run_once(pods, &settings, updates).boxed().await
     } else {
         if let Some(watchdog) = watchdog {
             let (health, cancel) = (kubelet.clone(), cancel.clone());
@@ -195,6 +197,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             &tasks,
             &cancel,
         )
+        .boxed()
         .await
         .map(|()| Vec::new())
     };
@@ -296,13 +299,13 @@ async fn serve(
         RunError::PodResources { path, source }
     })?;
     serve_devices(&kubelet, root_dir, tasks, cancel)?;
-    tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
+    tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()).boxed());
     tasks.spawn({
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
-        async move { kubelet.serve_pod_resources(resources, cancel).await }
+        async move { kubelet.serve_pod_resources(resources, cancel).await }.boxed()
     });
     let cancel = cancel.clone();
-    tasks.spawn(async move { kubelet.run_plugin_manager(cancel).await });
+    tasks.spawn(async move { kubelet.run_plugin_manager(cancel).await }.boxed());
     // Fails only if a service manager exists and does not receive.
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         warn!(%error, "cannot notify the service manager that the kubelet is ready");

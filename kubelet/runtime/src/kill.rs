@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use futures::future::join_all;
+use futures::{FutureExt as _, future::join_all};
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec};
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::{
@@ -214,7 +214,7 @@ impl RuntimeManager {
                 hook,
                 metrics: Arc::clone(&self.hooks),
             };
-            let waited = self.terminations.hook(&status.id, hook.run()).await;
+            let waited = self.terminations.hook(&status.id, hook.run().boxed()).await;
             if waited == HookOutcome::TimedOut {
                 warn!(
                     container = %status.name, container_id = %status.id, "PreStopHook not completed in grace period"

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use kubelet_api_client::events::{Subject, reason};
 use kubelet_container_manager::NodeLimits;
 use kubelet_cri_client::CriError;
@@ -154,24 +155,28 @@ impl PodRunner {
         let (events_in, events) = mpsc::channel(EVENTS);
         let inputs = SyncLoopInputs::new(updates, self.probe_changes, events);
         // All in one task: no pod is admitted while the shutdown manager lists the pods, and no pod
-        // grows before the loop has processed all updates of the sources.
-        tokio::join!(
-            kubelet.delay_shutdowns(login_manager, cancel.clone()),
-            kubelet.rotate_logs(cancel.clone()),
-            kubelet.sync_with_api_server(cancel.clone()),
-            parts.readiness.run(cancel.clone()),
-            Box::pin(parts.oom_watcher.run(cancel.clone())),
-            parts.pleg.run(events_in, cancel.clone()),
-            parts.volumes.run(cancel.clone()),
-            Box::pin(parts.analyzer.run(cancel.clone())),
-            Box::pin(kubelet.protect_node(orphans, cancel.clone())),
-            Box::pin(kubelet.keep_limits(&limits, cancel.clone())),
-            Box::pin(kubelet.keep_cpu_sets(orphans, cancel.clone())),
-            Box::pin(kubelet.show_device_health(cancel.clone())),
-            Box::pin(cancel.run_until_cancelled(parts.system_cgroups.run())),
-            Box::pin(sync_loop.run(inputs, cancel.clone())),
-            allocator.run(cancel.clone()),
-        );
+        // grows before the loop has processed all updates of the sources. Boxed, each is polled only
+        // when it is woken, and has its stack to itself.
+        let works: [BoxFuture<'_, ()>; _] = [
+            kubelet
+                .delay_shutdowns(login_manager, cancel.clone())
+                .boxed(),
+            kubelet.rotate_logs(cancel.clone()).boxed(),
+            kubelet.sync_with_api_server(cancel.clone()).boxed(),
+            parts.readiness.run(cancel.clone()).boxed(),
+            parts.oom_watcher.run(cancel.clone()).boxed(),
+            parts.pleg.run(events_in, cancel.clone()).boxed(),
+            parts.volumes.run(cancel.clone()).boxed(),
+            parts.analyzer.run(cancel.clone()).boxed(),
+            kubelet.protect_node(orphans, cancel.clone()).boxed(),
+            kubelet.keep_limits(&limits, cancel.clone()).boxed(),
+            kubelet.keep_cpu_sets(orphans, cancel.clone()).boxed(),
+            kubelet.show_device_health(cancel.clone()).boxed(),
+            kubelet.keep_system_cgroups(cancel.clone()).boxed(),
+            sync_loop.run(inputs, cancel.clone()).boxed(),
+            allocator.run(cancel.clone()).boxed(),
+        ];
+        FuturesUnordered::from_iter(works).collect::<()>().await;
         parts.workers.ended().await;
         parts.probes.ended().await;
         info!("pod workers and probes have stopped");
@@ -239,6 +244,12 @@ impl Kubelet {
             .await;
         }
         node
+    }
+
+    async fn keep_system_cgroups(&self, cancel: CancellationToken) {
+        cancel
+            .run_until_cancelled(self.0.system_cgroups.run())
+            .await;
     }
 
     async fn keep_limits(&self, node: &NodeLimits, cancel: CancellationToken) {

@@ -30,6 +30,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use futures::FutureExt as _;
 use kubelet_cri_client::{CriClient, pod_status::ContainerState};
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition};
@@ -198,8 +199,8 @@ impl Pleg {
     pub async fn run(&self, events: mpsc::Sender<PodLifecycleEvent>, cancel: CancellationToken) {
         *self.relisted.lock() = Some(Instant::now());
         let (hints_in, hints) = mpsc::channel(HINTS);
-        let watch = EventWatch::new(self, hints_in).run();
-        let relisting = Relisting::new(self, events).run(hints);
+        let watch = EventWatch::new(self, hints_in).run().boxed();
+        let relisting = Relisting::new(self, events).run(hints).boxed();
         let both = async { tokio::join!(watch, relisting) };
         // Neither returns by itself.
         let _ = cancel.run_until_cancelled(both).await;
