@@ -11,6 +11,8 @@ const FILES: &[&str] = &[
     "cri/runtime_v1.proto",
     "csi/v1.proto",
     "deviceplugin/v1beta1.proto",
+    "dra-health/v1alpha1.proto",
+    "dra/v1.proto",
     "grpc/health_v1.proto",
     "pluginregistration/v1.proto",
     "podresources/v1.proto",
@@ -41,7 +43,9 @@ fn messages(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> 
         }
         let module = match package {
             "v1" => "podresources::v1".to_owned(),
+            "v1alpha1" => "dra_health::v1alpha1".to_owned(),
             "v1beta1" => "deviceplugin::v1beta1".to_owned(),
+            "k8s.io.kubelet.pkg.apis.dra.v1" => "dra::v1".to_owned(),
             package => package.replace('.', "::"),
         };
         for name in file

@@ -58,6 +58,34 @@ pub mod deviceplugin {
     }
 }
 
+/// The interface between the kubelet and drivers for dynamic resource allocation.
+pub mod dra {
+    /// Its version 1.
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        reason = "generated; the .proto file documents what needs it"
+    )]
+    pub mod v1 {
+        tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+    }
+}
+
+/// The interface between the kubelet and drivers that know the health of their devices.
+pub mod dra_health {
+    /// Its version v1alpha1.
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        reason = "generated; the .proto file documents what needs it"
+    )]
+    pub mod v1alpha1 {
+        tonic::include_proto!("v1alpha1");
+    }
+}
+
 /// The pod resources API, the interface between the kubelet and monitoring agents.
 pub mod podresources {
     /// Its version 1.

@@ -30,6 +30,18 @@ fn deviceplugin_v1beta1_matches_the_wire_table() {
 }
 
 #[test]
+fn dra_v1_matches_the_wire_table() {
+    let table = rows(include_str!("dra-v1.tsv"));
+    compare(&table, &describe("k8s.io.kubelet.pkg.apis.dra.v1"));
+}
+
+#[test]
+fn dra_health_v1alpha1_matches_the_wire_table() {
+    let table = rows(include_str!("dra-health-v1alpha1.tsv"));
+    compare(&table, &describe("v1alpha1"));
+}
+
+#[test]
 fn podresources_v1_matches_the_wire_table() {
     let table = rows(include_str!("podresources-v1.tsv"));
     compare(&table, &describe("v1"));
