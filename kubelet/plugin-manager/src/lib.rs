@@ -9,6 +9,7 @@
 mod registration;
 pub mod socket;
 mod state_of_world;
+pub mod status_code;
 mod watcher;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};

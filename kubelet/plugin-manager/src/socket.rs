@@ -4,6 +4,7 @@ use std::{io, path::Path};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+use tokio_util::{io::InspectReader, sync::CancellationToken};
 use tonic::{
     codegen::http::Uri,
     transport::{Channel, Endpoint, Error},
@@ -21,6 +22,27 @@ pub fn channel(path: &Path) -> Channel {
 /// No server listens on the socket.
 pub async fn connect(path: &Path) -> Result<Channel, Error> {
     endpoint().connect_with_connector(connector(path)).await
+}
+
+/// A connected channel. Cancels `ended` when its connection ends.
+///
+/// # Errors
+/// No server listens on the socket.
+pub async fn connect_until(path: &Path, ended: CancellationToken) -> Result<Channel, Error> {
+    let path = path.to_owned();
+    let connector = tower::service_fn(move |_: Uri| {
+        let (path, ended) = (path.clone(), ended.clone());
+        async move {
+            let stream = UnixStream::connect(path).await?;
+            let ends = ended.drop_guard();
+            // The stream owns the guard.
+            let stream = InspectReader::new(stream, move |_| {
+                let _ = &ends;
+            });
+            Ok::<_, io::Error>(TokioIo::new(stream))
+        }
+    });
+    endpoint().connect_with_connector(connector).await
 }
 
 /// Go servers reject an authority that is a path.

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use kubelet_metrics::{Exposition, Family, Histogram};
+use kubelet_plugin_manager::status_code::go_name;
 use tonic::Code;
 
 use crate::metrics::BUCKETS;
@@ -42,14 +43,5 @@ impl CsiMetrics {
 
     pub(super) fn collect(&self, page: &mut Exposition) {
         self.operations.collect(page);
-    }
-}
-
-/// The name of a code in gRPC's Go library.
-fn go_name(code: Code) -> String {
-    match code {
-        Code::Ok => "OK".to_owned(),
-        Code::Cancelled => "Canceled".to_owned(),
-        other => format!("{other:?}"),
     }
 }
