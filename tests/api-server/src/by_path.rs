@@ -100,6 +100,16 @@ impl ByPath {
         self.0.put(version, plural, &namespace, object).unwrap();
     }
 
+    /// Sets the status of an object, as a controller does.
+    pub fn put_status(&self, path: &str, name: &str, status: &Value) {
+        let (version, namespace, plural) = collection(path);
+        let namespace = namespace.unwrap_or_default();
+        let edited = self.0.edit(version, plural, namespace, name, |object| {
+            object["status"] = status.clone();
+        });
+        edited.unwrap();
+    }
+
     /// Deletes an object.
     pub fn remove(&self, path: &str, name: &str) {
         let (version, namespace, plural) = collection(path);

@@ -66,6 +66,11 @@ pub(super) fn authorize(
             node_request.verbs(&["create"])?;
             node_request.referred(plural)
         }
+        ("resource.k8s.io", "resourceclaims", "") => {
+            node_request.verbs(&["get"])?;
+            node_request.referred(plural)
+        }
+        ("resource.k8s.io", "resourceslices", "") => node_request.slices(),
         ("", "pods", "") => node_request.pods(),
         ("", "pods", "status") => {
             node_request.verbs(&["update", "patch"])?;
@@ -160,6 +165,16 @@ impl NodeRequest<'_> {
         }
     }
 
+    fn slices(&self) -> Result<(), String> {
+        self.verbs(&["list", "watch", "deletecollection"])?;
+        match selector(self.query, "spec.nodeName") == Some(self.node) {
+            true => Ok(()),
+            false => Err("can only list/watch/deletecollection resourceslices with \
+                          spec.nodeName field selector"
+                .into()),
+        }
+    }
+
     fn own_pod(&self) -> Result<(), String> {
         let mut pods = self.own_pods();
         let is_own = pods.any(|pod| text(&pod, "/metadata/name") == self.name);
@@ -215,6 +230,9 @@ impl NodeRequest<'_> {
             "persistentvolumeclaims" => self
                 .own_pods()
                 .any(|pod| claims(&pod).contains(&self.name.to_owned())),
+            "resourceclaims" => self
+                .own_pods()
+                .any(|pod| resource_claims(&pod).any(|claim| claim == self.name)),
             "secrets" => {
                 let of_pod = self
                     .own_pods()
@@ -259,6 +277,16 @@ impl NodeRequest<'_> {
             self.node
         )
     }
+}
+
+/// The names of the resource claims of a pod.
+fn resource_claims(pod: &Value) -> impl Iterator<Item = &str> {
+    let named = pod["spec"]["resourceClaims"].as_array();
+    let made = pod["status"]["resourceClaimStatuses"].as_array();
+    let names = named.into_iter().chain(made).flatten();
+    let names = names.filter_map(|claim| claim["resourceClaimName"].as_str());
+    let extended = &pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"];
+    names.chain(extended.as_str())
 }
 
 /// Fields that refer to a secret, as a name or as an object with a name.

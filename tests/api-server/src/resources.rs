@@ -270,6 +270,22 @@ pub(super) static RESOURCES: &[Resource] = &[
     .generated()
     .with(&["status"]),
     of(
+        "resource.k8s.io",
+        "resourceclaims",
+        "resourceclaim",
+        "ResourceClaim",
+        true,
+    )
+    .with(&["status"]),
+    of(
+        "resource.k8s.io",
+        "resourceslices",
+        "resourceslice",
+        "ResourceSlice",
+        false,
+    )
+    .generated(),
+    of(
         "storage.k8s.io",
         "csidrivers",
         "csidriver",

@@ -44,6 +44,7 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
         "secrets" => &["type"],
         "services" => &["spec.clusterIP", "spec.type"],
         "certificatesigningrequests" | "clustertrustbundles" => &["spec.signerName"],
+        "resourceslices" => &["spec.nodeName", "spec.driver"],
         "events" => &[
             "involvedObject.kind",
             "involvedObject.namespace",
