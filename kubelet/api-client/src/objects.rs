@@ -20,6 +20,7 @@ use k8s_openapi::api::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
     node::v1::RuntimeClass,
+    resource::v1::ResourceClaim,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use serde_json::Value;
@@ -165,6 +166,16 @@ pub trait Objects: fmt::Debug + Send + Sync {
 
     /// A volume attachment.
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>>;
+
+    /// A claim of devices.
+    fn resource_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ResourceClaim>> {
+        let _ = namespace;
+        none("resourceclaim.resource.k8s.io", name)
+    }
 
     /// A service account.
     fn service_account<'a>(

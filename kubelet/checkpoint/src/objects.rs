@@ -10,6 +10,7 @@ use k8s_openapi::api::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
     node::v1::RuntimeClass,
+    resource::v1::ResourceClaim,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::Resource;
@@ -34,6 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// not used for an object that the server rejects or does not have. Nor is it used if the server is
 /// only slow to send an object, once it has listed the pods: an outdated object is worse than none.
 ///
+/// Resource claims are not kept: the pods that use them are in the state file of their manager.
 /// Volume attachments are not kept: only the cluster knows whether a volume is still attached here
 /// or by now to another node. Pods with such volumes wait for the API server.
 pub struct CheckpointedObjects {
@@ -310,6 +312,14 @@ impl Objects for CheckpointedObjects {
 
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
         self.server.volume_attachment(name)
+    }
+
+    fn resource_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ResourceClaim>> {
+        self.server.resource_claim(namespace, name)
     }
 
     fn service_account<'a>(

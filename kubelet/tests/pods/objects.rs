@@ -15,6 +15,7 @@ use k8s_openapi::{
             ServiceAccount,
         },
         node::v1::RuntimeClass,
+        resource::v1::ResourceClaim,
         storage::v1::{CSIDriver, VolumeAttachment},
     },
     serde::de::DeserializeOwned,
@@ -177,6 +178,14 @@ impl Objects for MemoryObjects {
 
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
         self.get("volumeattachment", "", name)
+    }
+
+    fn resource_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ResourceClaim>> {
+        self.get("resourceclaim.resource.k8s.io", namespace, name)
     }
 
     fn service_account<'a>(

@@ -40,6 +40,8 @@ pub const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
 pub const SANDBOX_CHANGED: &str = "SandboxChanged";
 /// A pod cannot be stopped.
 pub const FAILED_KILL_POD: &str = "FailedKillPod";
+/// The devices of a pod's resource claims cannot be prepared.
+pub const FAILED_PREPARE_DYNAMIC_RESOURCES: &str = "FailedPrepareDynamicResources";
 /// A pod's status cannot be determined.
 pub const FAILED_SYNC: &str = "FailedSync";
 /// The pod network is not ready.

@@ -9,6 +9,7 @@ use k8s_openapi::api::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
     node::v1::RuntimeClass,
+    resource::v1::ResourceClaim,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::{
@@ -209,6 +210,15 @@ impl Objects for ApiObjects {
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
         let api = Some(Api::all(self.client.clone()));
         Box::pin(get(api, "volumeattachment", name))
+    }
+
+    fn resource_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ResourceClaim>> {
+        let api = namespaced(&self.client, namespace);
+        Box::pin(get(api, "resourceclaim.resource.k8s.io", name))
     }
 
     fn service_account<'a>(

@@ -1,0 +1,568 @@
+//! The manager of claims.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use atomic_file::Durability;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kubelet_api_client::objects::Objects;
+use kubelet_host::{clock, repeatable::blocking};
+use kubelet_metrics::{Collector, Exposition};
+use kubelet_pod_spec::identity::PodUid;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    sync::{Notify, OwnedMutexGuard},
+    time::{Instant, sleep},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tracing::warn;
+
+use crate::{
+    checkpoint,
+    claims::{ClaimKey, Claims, PreparedClaim},
+    driver::Driver,
+    drivers::Drivers,
+    error::DraError,
+    health::{self, DeviceHealth, DeviceName, HealthReports},
+    metrics::Metrics,
+    pod_claims::{self, NamedClaim},
+    slices::ClusterNode,
+};
+
+/// A file longer than this is damaged: a node has at most a few hundred pods with claims.
+const LONGEST: u64 = 64 << 20;
+/// Between looks for claims whose pods are gone, as upstream.
+const RECONCILE_PERIOD: Duration = Duration::from_secs(60);
+/// How long a driver may be gone until its resource slices are deleted, as upstream.
+const SLICES_STAY: Duration = Duration::from_secs(30);
+
+/// What a [`DraManager`] is built from.
+#[derive(Debug)]
+pub struct DraParts {
+    /// The kubelet's root directory.
+    pub root_dir: PathBuf,
+    /// The claims of the API server.
+    pub objects: Arc<dyn Objects>,
+    /// This node in its cluster; none on a standalone node.
+    pub cluster: Option<ClusterNode>,
+}
+
+/// Knows the drivers of the node, and which pods use which claims.
+#[derive(Clone, Debug)]
+pub struct DraManager(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    parts: DraParts,
+    claims: Mutex<Claims>,
+    /// The version of the claims in the file.
+    saved: Mutex<u64>,
+    /// Taken while the file is written.
+    saving: Arc<tokio::sync::Mutex<()>>,
+    turns: Turns,
+    drivers: Mutex<Drivers>,
+    /// Deletions of the slices of drivers that are gone.
+    deletions: Mutex<BTreeMap<String, AbortOnDropHandle<()>>>,
+    health: Mutex<HealthReports>,
+    saving_health: Arc<tokio::sync::Mutex<()>>,
+    /// Pods with a device whose health has changed.
+    changed_pods: Mutex<BTreeSet<String>>,
+    health_changed: Notify,
+    metrics: Metrics,
+    cancel: CancellationToken,
+}
+
+impl DraManager {
+    /// The manager with what pods use by the file in the root directory. A file that cannot be used is
+    /// kept beside. Blocks briefly.
+    pub fn start(parts: DraParts) -> Self {
+        let path = parts.root_dir.join(checkpoint::FILE);
+        let claims = read(&path).and_then(|content| match content {
+            Some(content) => checkpoint::parse(&content).map_err(io::Error::other),
+            None => Ok(Vec::new()),
+        });
+        let claims = claims.unwrap_or_else(|error| {
+            let kept = path.with_extension("damaged");
+            let renamed = fs::rename(&path, &kept);
+            warn!(
+                path = %path.display(), %error, kept = %kept.display(),
+                rename_error = renamed.err().map(tracing::field::display),
+                "cannot use the file that tells which pods use which resource claims: claims of \
+                 pods that have ended stay prepared; drain the node"
+            );
+            Vec::new()
+        });
+        let reports = read(&parts.root_dir.join(health::FILE)).ok().flatten();
+        let health = HealthReports::parse(&reports.unwrap_or_default());
+        Self(Arc::new(Shared {
+            parts,
+            claims: Mutex::new(Claims::new(claims)),
+            saved: Mutex::new(1),
+            saving: Arc::default(),
+            turns: Turns::default(),
+            drivers: Mutex::default(),
+            deletions: Mutex::default(),
+            health: Mutex::new(health),
+            saving_health: Arc::default(),
+            changed_pods: Mutex::default(),
+            health_changed: Notify::new(),
+            metrics: Metrics::default(),
+            cancel: CancellationToken::new(),
+        }))
+    }
+
+    /// Releases the claims of pods that are gone, until cancelled. `gone` says which of some pods are.
+    pub async fn run(
+        &self,
+        gone: impl Fn(BTreeSet<PodUid>) -> BTreeSet<PodUid>,
+        cancel: CancellationToken,
+    ) {
+        let _ends = self.0.cancel.clone().drop_guard();
+        // No driver has registered yet, and perhaps none will.
+        let cluster = self.0.parts.cluster.clone();
+        let _deletion = cluster.map(|cluster| {
+            let deletion = async move { cluster.delete_slices(None).await };
+            AbortOnDropHandle::new(tokio::spawn(deletion))
+        });
+        let reconciling = async {
+            loop {
+                sleep(RECONCILE_PERIOD).await;
+                for pod in gone(self.users()) {
+                    if let Err(error) = self.unprepare_claims(&pod).await {
+                        warn!(
+                            pod_uid = %pod, %error,
+                            "cannot release the resource claims of a pod that is gone; retrying"
+                        );
+                    }
+                }
+            }
+        };
+        cancel.run_until_cancelled(reconciling).await;
+        self.0.deletions.lock().clear();
+    }
+
+    /// The pods that use claims.
+    fn users(&self) -> BTreeSet<PodUid> {
+        let claims = self.claims();
+        let users = claims.all().flat_map(|claim| &claim.pods);
+        users.map(|uid| PodUid::from(&**uid)).collect()
+    }
+
+    /// Asks the drivers to prepare the claims of a pod that starts. A pod whose claims are prepared needs
+    /// no driver.
+    ///
+    /// # Errors
+    /// A claim cannot be used, or a driver failed. What was prepared stays so until
+    /// [`unprepare`](Self::unprepare).
+    pub async fn prepare(&self, pod: &Pod) -> Result<(), DraError> {
+        let begun = Instant::now();
+        let prepared = Box::pin(self.prepare_claims(pod)).await;
+        let metrics = &self.0.metrics;
+        metrics.operated("PrepareResources", prepared.is_err(), begun.elapsed());
+        prepared
+    }
+
+    async fn prepare_claims(&self, pod: &Pod) -> Result<(), DraError> {
+        let uid = PodUid::of(pod);
+        let named = pod_claims::of_pod(pod)?;
+        let _turns = self.0.turns.take(named.iter().map(|it| &it.key)).await;
+        let mut wanted = BTreeMap::new();
+        for named in &named {
+            let (claim_uid, drivers) = self.allocation(pod, &uid, named).await?;
+            for driver in &drivers {
+                self.driver(driver)?;
+            }
+            wanted.insert(&named.key, (claim_uid, drivers));
+        }
+        let mut begun = Vec::new();
+        {
+            let mut claims = self.claims();
+            for (key, (claim_uid, drivers)) in wanted {
+                let claim = claims.use_by(&uid, key, &claim_uid, &drivers)?;
+                if !claim.is_prepared {
+                    begun.push(claim);
+                }
+            }
+        }
+        // Before the drivers do anything: what they do must be undone.
+        self.save().await?;
+        for (name, batch) in batches(&begun) {
+            let mut devices = self.driver(&name)?.prepare(&batch, &self.0.metrics).await?;
+            let mut claims = self.claims();
+            for claim in &batch {
+                let of_claim = devices.remove(&claim.uid).unwrap_or_default();
+                claims.set_devices(&claim.key, &name, of_claim);
+            }
+        }
+        {
+            let mut claims = self.claims();
+            begun
+                .iter()
+                .for_each(|claim| claims.set_prepared(&claim.key));
+        }
+        self.save().await
+    }
+
+    /// The UID of a claim, and the drivers of its devices. While the API server is away, a pod may go on
+    /// with the claims that it used before.
+    async fn allocation(
+        &self,
+        pod: &Pod,
+        uid: &PodUid,
+        named: &NamedClaim,
+    ) -> Result<(String, BTreeSet<String>), DraError> {
+        let ClaimKey { namespace, name } = &named.key;
+        let claim = match self.0.parts.objects.resource_claim(namespace, name).await {
+            Ok(claim) => claim,
+            Err(source) => {
+                let claims = self.claims();
+                let known = claims.get(&named.key).filter(|_| source.is_away());
+                return match known.filter(|known| known.pods.contains(uid.as_str())) {
+                    Some(known) => Ok((known.uid.clone(), known.drivers.keys().cloned().collect())),
+                    None => Err(DraError::Fetch {
+                        name: name.clone(),
+                        source,
+                    }),
+                };
+            }
+        };
+        pod_claims::check(pod, named, &claim)?;
+        let status = claim.status.as_ref();
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let allocation = allocation.ok_or_else(|| DraError::NotAllocated(name.clone()))?;
+        let devices = allocation.devices.iter();
+        let results = devices.flat_map(|devices| devices.results.iter().flatten());
+        let drivers = results.map(|result| result.driver.clone()).collect();
+        let claim_uid = claim.metadata.uid.clone().unwrap_or_default();
+        Ok((claim_uid, drivers))
+    }
+
+    /// Releases the claims of a pod that has ended. The drivers undo those that no other pod uses.
+    ///
+    /// # Errors
+    /// A driver failed, or is not registered; call again.
+    pub async fn unprepare(&self, pod: &PodUid) -> Result<(), DraError> {
+        let begun = Instant::now();
+        let released = Box::pin(self.unprepare_claims(pod)).await;
+        let metrics = &self.0.metrics;
+        metrics.operated("UnprepareResources", released.is_err(), begun.elapsed());
+        released
+    }
+
+    async fn unprepare_claims(&self, pod: &PodUid) -> Result<(), DraError> {
+        let used: Vec<ClaimKey> = self.claims().of_pod(pod).cloned().collect();
+        let _turns = self.0.turns.take(used.iter()).await;
+        let last: Vec<PreparedClaim> = {
+            let mut claims = self.claims();
+            used.iter()
+                .filter_map(|key| claims.release(pod, key))
+                .collect()
+        };
+        let mut failed = BTreeSet::new();
+        let mut result = Ok(());
+        for (name, batch) in batches(&last) {
+            let done = match self.driver(&name) {
+                Ok(driver) => driver.unprepare(&batch, &self.0.metrics).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                failed.extend(batch.into_iter().map(|claim| claim.key));
+                result = result.and(Err(error));
+            }
+        }
+        {
+            let mut claims = self.claims();
+            let undone = last.iter().filter(|claim| !failed.contains(&claim.key));
+            undone.for_each(|claim| claims.remove(&claim.key));
+        }
+        let saved = self.save().await;
+        result.and(saved)
+    }
+
+    /// The CDI devices of a container.
+    ///
+    /// # Errors
+    /// A claim cannot be used.
+    pub async fn cdi_devices(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<Vec<String>, DraError> {
+        match self.prepared_cdi_devices(pod, container) {
+            // The state file was lost under a running pod.
+            Err(DraError::Unprepared { .. }) => {
+                self.prepare(pod).await?;
+                self.prepared_cdi_devices(pod, container)
+            }
+            devices => devices,
+        }
+    }
+
+    fn prepared_cdi_devices(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<Vec<String>, DraError> {
+        let uid = PodUid::of(pod);
+        let named = pod_claims::of_container(pod, container)?;
+        let claims = self.claims();
+        let mut cdi = Vec::new();
+        for (key, requests) in named {
+            let claim = claims.get(&key);
+            let claim = claim.filter(|claim| claim.pods.contains(uid.as_str()));
+            let claim = claim.ok_or_else(|| DraError::Unprepared {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+            })?;
+            let has = |device: &crate::ClaimDevice| requests.iter().any(|it| device.is_of(it));
+            for (_, device) in claim.devices().filter(|(_, device)| has(device)) {
+                for id in &device.cdi {
+                    if !cdi.contains(id) {
+                        cdi.push(id.clone());
+                    }
+                }
+            }
+        }
+        Ok(cdi)
+    }
+
+    /// The claims of a container.
+    pub fn claims_of(&self, pod: &Pod, container: &Container) -> Vec<PreparedClaim> {
+        // Only a pod that has not started has claims that cannot be resolved.
+        let named = pod_claims::of_container(pod, container).unwrap_or_default();
+        let claims = self.claims();
+        let known = named.keys().filter_map(|key| claims.get(key));
+        known.cloned().collect()
+    }
+
+    /// The health of a container's devices, by the name of the claim and request.
+    pub fn health_of(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> BTreeMap<String, Vec<DeviceHealth>> {
+        let mut health = BTreeMap::new();
+        let (claims, reports, now) = (self.claims(), self.health(), clock::now());
+        for (name, request, key) in pod_claims::named_by(pod, container) {
+            let Some(claim) = claims.get(&key) else {
+                continue;
+            };
+            let request_name = request.unwrap_or_default();
+            let mut devices = Vec::<DeviceHealth>::new();
+            for (driver, device) in claim.devices().filter(|(_, it)| it.is_of(request_name)) {
+                let id = device.cdi.first().cloned();
+                let id = id.unwrap_or_else(|| format!("{driver}/{}/{}", device.pool, device.name));
+                if devices.iter().any(|known| known.id == id) {
+                    continue;
+                }
+                let (health, message) = reports.of(driver, &device.pool, &device.name, now);
+                devices.push(DeviceHealth {
+                    id,
+                    health,
+                    message: message.map(str::to_owned),
+                });
+            }
+            if !devices.is_empty() {
+                health.insert(pod_claims::resource_name(name, request), devices);
+            }
+        }
+        health
+    }
+
+    /// Waits until the health of devices changes, and returns the pods that have one of them.
+    pub async fn changed_pods(&self) -> BTreeSet<PodUid> {
+        loop {
+            let changed = std::mem::take(&mut *self.0.changed_pods.lock());
+            if !changed.is_empty() {
+                return changed.iter().map(|uid| PodUid::from(&**uid)).collect();
+            }
+            self.0.health_changed.notified().await;
+        }
+    }
+
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.0.claims.lock()
+    }
+
+    pub(crate) fn drivers(&self) -> MutexGuard<'_, Drivers> {
+        self.0.drivers.lock()
+    }
+
+    pub(crate) fn health(&self) -> MutexGuard<'_, HealthReports> {
+        self.0.health.lock()
+    }
+
+    /// A token of a driver, which is cancelled when the kubelet stops.
+    pub(crate) fn ends(&self) -> CancellationToken {
+        self.0.cancel.child_token()
+    }
+
+    fn driver(&self, name: &str) -> Result<Driver, DraError> {
+        self.drivers().get(name)
+    }
+
+    /// Deletes the slices of a driver that stays unusable. Called whenever that may have changed.
+    pub(crate) fn note_usable(&self, driver: &str) {
+        let Some(cluster) = self.0.parts.cluster.clone() else {
+            return;
+        };
+        let is_usable = self.drivers().is_usable(driver);
+        let mut deletions = self.0.deletions.lock();
+        if is_usable {
+            deletions.remove(driver);
+        } else if !deletions.contains_key(driver) && !self.0.cancel.is_cancelled() {
+            let name = driver.to_owned();
+            let deletion = tokio::spawn(async move {
+                sleep(SLICES_STAY).await;
+                cluster.delete_slices(Some(&name)).await;
+            });
+            deletions.insert(driver.to_owned(), AbortOnDropHandle::new(deletion));
+        }
+    }
+
+    /// Notes that the health of a driver's devices has changed.
+    pub(crate) async fn health_changed(&self, driver: &str, devices: &[DeviceName]) {
+        if devices.is_empty() {
+            return;
+        }
+        let pods: Vec<String> = {
+            let claims = self.claims();
+            let pods = devices.iter();
+            let pods = pods.flat_map(|(pool, name)| claims.pods_with(driver, pool, name));
+            pods.cloned().collect()
+        };
+        if !pods.is_empty() {
+            self.0.changed_pods.lock().extend(pods);
+            self.0.health_changed.notify_one();
+        }
+        let turn = Arc::clone(&self.0.saving_health).lock_owned().await;
+        let (content, path) = (self.health().content(), self.path(health::FILE));
+        let write = move || {
+            let _turn = turn;
+            let content = content.map_err(io::Error::other)?;
+            atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Unsynced)
+        };
+        if let Err(error) = blocking(write)
+            .await
+            .unwrap_or_else(|error| Err(error.into()))
+        {
+            warn!(%error, "cannot save the health of devices");
+        }
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.parts.root_dir.join(file)
+    }
+
+    /// Writes which pods use which claims to the file, if it has changed.
+    async fn save(&self) -> Result<(), DraError> {
+        // Kept by the write, which goes on if the caller stops waiting for it.
+        let turn = Arc::clone(&self.0.saving).lock_owned().await;
+        let failed = |error: io::Error| DraError::Save(error.to_string());
+        let (content, version) = {
+            let claims = self.claims();
+            if claims.version == *self.0.saved.lock() {
+                return Ok(());
+            }
+            let content = checkpoint::content(claims.all());
+            (
+                content.map_err(|error| failed(error.into()))?,
+                claims.version,
+            )
+        };
+        let (shared, path) = (Arc::clone(&self.0), self.path(checkpoint::FILE));
+        let write = move || -> io::Result<()> {
+            let _turn = turn;
+            let written =
+                atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Synced);
+            written.map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            })?;
+            *shared.saved.lock() = version;
+            Ok(())
+        };
+        let written = blocking(write).await.map_err(io::Error::other);
+        written.and_then(|written| written).map_err(failed)
+    }
+}
+
+impl Collector for DraManager {
+    fn collect(&self, page: &mut Exposition) {
+        self.0.metrics.collect(page);
+        let name = "dra_resource_claims_in_use";
+        page.family(
+            name,
+            "gauge",
+            "[ALPHA] The number of ResourceClaims that are currently in use on the node, by driver \
+             name (driver_name label value) and across all drivers (special value <any> for \
+             driver_name). Note that the sum of all by-driver counts is not the total number of \
+             in-use ResourceClaims because the same ResourceClaim might use devices from different \
+             drivers. Instead, use the count for the <any> driver_name.",
+        );
+        let mut counts = BTreeMap::from([("<any>".to_owned(), 0)]);
+        for claim in self.claims().all().filter(|claim| claim.is_prepared) {
+            let drivers = claim.drivers.keys().map(String::as_str);
+            for driver in drivers.chain(["<any>"]) {
+                *counts.entry(driver.to_owned()).or_default() += 1;
+            }
+        }
+        for (driver, count) in counts {
+            page.sample(name, &[("driver_name", &driver)], count, None);
+        }
+    }
+}
+
+/// The claims of each driver.
+fn batches(claims: &[PreparedClaim]) -> BTreeMap<String, Vec<PreparedClaim>> {
+    let mut batches = BTreeMap::<String, Vec<PreparedClaim>>::new();
+    for claim in claims {
+        for driver in claim.drivers.keys() {
+            let batch = batches.entry(driver.clone()).or_default();
+            batch.push(claim.clone());
+        }
+    }
+    batches
+}
+
+/// Turns at claims: one pod at a time prepares or releases a claim.
+#[derive(Debug, Default)]
+struct Turns(Mutex<BTreeMap<ClaimKey, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    /// Waits for the turns at these claims, in one order for all callers.
+    async fn take(&self, keys: impl Iterator<Item = &ClaimKey>) -> Vec<OwnedMutexGuard<()>> {
+        let keys: BTreeSet<&ClaimKey> = keys.collect();
+        let mut taken = Vec::with_capacity(keys.len());
+        for key in keys {
+            let turn = {
+                let mut turns = self.0.lock();
+                turns.retain(|_, turn| turn.strong_count() > 0);
+                let known = turns.get(key).and_then(Weak::upgrade);
+                known.unwrap_or_else(|| {
+                    let turn = Arc::default();
+                    turns.insert(key.clone(), Arc::downgrade(&turn));
+                    turn
+                })
+            };
+            taken.push(turn.lock_owned().await);
+        }
+        taken
+    }
+}
+
+/// The content of a file, if it exists.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut content = Vec::new();
+    file.take(LONGEST).read_to_end(&mut content)?;
+    Ok(Some(content))
+}
