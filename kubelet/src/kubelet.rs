@@ -17,6 +17,7 @@ use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::{PodCgroups, SystemCgroups};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
 use kubelet_device_manager::DeviceManager;
+use kubelet_dra_manager::{ClusterNode, DraManager, DraParts};
 use kubelet_eviction::EvictionManager;
 use kubelet_garbage_collector::{ContainerCollector, ImageCollector};
 use kubelet_host::{clock, host_ips::HostIps, local_node::LocalNode, machine::Machine};
@@ -88,6 +89,7 @@ struct Shared {
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
     managers: Arc<ResourceManagers>,
+    dra: DraManager,
     cgroups: Arc<PodCgroups>,
     stats: Arc<StatsProvider>,
     system_cgroups: Arc<SystemCgroups>,
@@ -212,11 +214,22 @@ impl Kubelet {
             Arc::clone(&eviction),
             Arc::clone(&managers),
         );
+        let cluster = client.clone().zip(node_object.clone());
+        let dra = DraManager::start(DraParts {
+            root_dir: local_node.root_dir.clone(),
+            objects: Arc::clone(&objects),
+            cluster: cluster.map(|(client, object)| ClusterNode {
+                client,
+                name: local_node.name.clone(),
+                object,
+            }),
+        });
         let host_ips = HostIps::new(local_node.ips.clone(), node_object.clone());
         let statuses = StatusManager::new(
             host_ips.clone(),
             Arc::clone(&probe_results),
             Arc::clone(&managers),
+            dra.clone(),
         );
         statuses.remember(last_statuses);
         let statuses = Arc::new(statuses);
@@ -240,6 +253,7 @@ impl Kubelet {
             probes: Arc::clone(&probe_results),
             cgroups: Arc::clone(&cgroups),
             managers: Arc::clone(&managers),
+            dra: dra.clone(),
             events: events.clone(),
         }));
         let facts = NodeFacts::standalone(&local_node, &options.node_labels, &allocatable);
@@ -262,7 +276,7 @@ impl Kubelet {
             events: events.clone(),
         };
         let csi_drivers = Arc::<DriverStore>::default();
-        let handlers = plugin_handlers(&csi_drivers, csi_node.clone(), managers.devices());
+        let handlers = plugin_handlers(&csi_drivers, csi_node.clone(), managers.devices(), &dra);
         let plugin_manager =
             PluginManager::new(local_node.root_dir.join("plugins_registry"), handlers);
         let plugins = plugins::all(&volume_host, Arc::clone(&csi_drivers));
@@ -288,6 +302,7 @@ impl Kubelet {
             pods: Arc::clone(&pods),
             runtime: Arc::clone(&runtime),
             cgroups: Arc::clone(&cgroups),
+            dra: dra.clone(),
             volumes: Arc::clone(&volumes),
             cache: Arc::clone(&cache),
             pleg: Arc::clone(&pleg),
@@ -354,7 +369,7 @@ impl Kubelet {
             statuses: Arc::clone(&statuses),
             workers: Arc::clone(&workers),
         };
-        let pod_resources = PodResources::new(Box::new(source), Arc::clone(&managers));
+        let pod_resources = PodResources::new(Box::new(source), Arc::clone(&managers), dra.clone());
         let kubelet = Self(Arc::new(Shared {
             system_cgroups,
             options,
@@ -369,6 +384,7 @@ impl Kubelet {
             statuses,
             runtime,
             managers,
+            dra,
             cgroups,
             stats,
             volumes,
@@ -407,7 +423,7 @@ impl Kubelet {
     }
 
     /// Runs the registration of plugins in the root directory until cancelled. Without it, CSI
-    /// volumes wait for their drivers.
+    /// volumes and resource claims wait for their drivers.
     pub async fn run_plugin_manager(&self, cancel: CancellationToken) {
         self.0.plugin_manager.run(cancel).await;
     }
@@ -418,12 +434,17 @@ fn plugin_handlers(
     drivers: &Arc<DriverStore>,
     csi_node: Option<Arc<CsiNodeKeeper>>,
     devices: Option<&DeviceManager>,
+    dra: &DraManager,
 ) -> Handlers {
     let csi: Arc<dyn PluginHandler> = Arc::new(CsiRegistration {
         drivers: Arc::clone(drivers),
         node: csi_node,
     });
-    let mut handlers = Handlers::from([(csi::PLUGIN_TYPE.to_owned(), csi)]);
+    let dra: Arc<dyn PluginHandler> = Arc::new(dra.clone());
+    let mut handlers = Handlers::from([
+        (csi::PLUGIN_TYPE.to_owned(), csi),
+        (kubelet_dra_manager::PLUGIN_TYPE.to_owned(), dra),
+    ]);
     if let Some(devices) = devices {
         let devices: Arc<dyn PluginHandler> = Arc::new(devices.clone());
         handlers.insert(kubelet_device_manager::PLUGIN_TYPE.to_owned(), devices);

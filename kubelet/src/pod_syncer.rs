@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_container_manager::PodCgroups;
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
+use kubelet_dra_manager::DraManager;
 use kubelet_host::{clock, local_node::LocalNode, repeatable};
 use kubelet_pod_spec::{directory, identity::PodUid, phase::Phase};
 use kubelet_prober::ProbeManager;
@@ -70,6 +71,7 @@ pub(crate) struct Syncer {
     pub(crate) pods: Arc<PodManager>,
     pub(crate) runtime: Arc<RuntimeManager>,
     pub(crate) cgroups: Arc<PodCgroups>,
+    pub(crate) dra: DraManager,
     pub(crate) volumes: Arc<VolumeManager>,
     pub(crate) cache: Arc<PodCache>,
     pub(crate) pleg: Arc<Pleg>,
@@ -381,6 +383,8 @@ impl PodSyncer for Syncer {
         } else {
             status
         };
+        // Before the pod's end is reported: then its claims can go to another pod.
+        self.dra.unprepare(&subject.uid).await?;
         if let Some(pod) = &subject.pod {
             self.statuses.update(
                 pod,

@@ -47,6 +47,17 @@ impl ResourceHolders<'_> {
         holders
     }
 
+    /// Those pods that are not active, and have no running container. Every source must have been read.
+    pub(crate) fn gone(&self, mut pods: BTreeSet<PodUid>) -> BTreeSet<PodUid> {
+        if !pods.is_empty() {
+            for pod in self.active_pods() {
+                pods.remove(&PodUid::of(&pod));
+            }
+            pods.retain(|uid| !self.still_runs(uid));
+        }
+        pods
+    }
+
     /// The active pods, and those in the runtime whose worker has not ended.
     pub(crate) fn known_pods(&self) -> Vec<PodUid> {
         let listing = self.pleg.listing();

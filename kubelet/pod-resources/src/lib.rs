@@ -17,6 +17,7 @@ use std::{
 
 use cri_proto::{podresources::v1::pod_resources_lister_server, server::Incoming};
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_dra_manager::DraManager;
 use kubelet_host::unix_socket;
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pacing::token_bucket::TokenBucket;
@@ -49,16 +50,18 @@ pub struct PodResources(Arc<Shared>);
 struct Shared {
     pods: Box<dyn PodSource>,
     managers: Arc<ResourceManagers>,
+    dra: DraManager,
     metrics: Metrics,
     requests: TokenBucket,
 }
 
 impl PodResources {
     /// The API for these pods.
-    pub fn new(pods: Box<dyn PodSource>, managers: Arc<ResourceManagers>) -> Self {
+    pub fn new(pods: Box<dyn PodSource>, managers: Arc<ResourceManagers>, dra: DraManager) -> Self {
         Self(Arc::new(Shared {
             pods,
             managers,
+            dra,
             metrics: Metrics::default(),
             requests: TokenBucket::new(RATE, BURST),
         }))

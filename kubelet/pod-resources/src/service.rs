@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cri_proto::podresources::v1::{
-    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerMemory,
-    ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest,
-    ListPodResourcesResponse, NumaNode, PodResources, TopologyInfo,
-    pod_resources_lister_server::PodResourcesLister,
+    AllocatableResourcesRequest, AllocatableResourcesResponse, CdiDevice, ClaimResource,
+    ContainerDevices, ContainerMemory, ContainerResources, DynamicResource, GetPodResourcesRequest,
+    GetPodResourcesResponse, ListPodResourcesRequest, ListPodResourcesResponse, NumaNode,
+    PodResources, TopologyInfo, pod_resources_lister_server::PodResourcesLister,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_device_manager::{DeviceManager, DevicesPerNode};
+use kubelet_dra_manager::PreparedClaim;
 use kubelet_memory_manager::Block;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
@@ -86,22 +87,30 @@ impl Service {
         PodResources {
             name: identity::name(pod).to_owned(),
             namespace: identity::namespace(pod).to_owned(),
-            containers: containers.map(|it| self.of_container(&uid, it)).collect(),
+            containers: containers
+                .map(|it| self.of_container(pod, &uid, it))
+                .collect(),
         }
     }
 
-    fn of_container(&self, pod: &PodUid, container: &Container) -> ContainerResources {
+    fn of_container(&self, pod: &Pod, uid: &PodUid, container: &Container) -> ContainerResources {
         let managers = &self.0.managers;
-        let cpus = managers.exclusive_cpus(pod, &container.name);
-        let blocks = managers.memory(pod, &container.name);
+        let cpus = managers.exclusive_cpus(uid, &container.name);
+        let blocks = managers.memory(uid, &container.name);
         let held = managers.devices();
-        let held = held.map(|manager| manager.devices_of(pod, &container.name));
+        let held = held.map(|manager| manager.devices_of(uid, &container.name));
         ContainerResources {
             name: container.name.clone(),
             devices: devices(held),
             cpu_ids: cpus.iter().map(i64::from).collect(),
             memory: blocks.iter().map(memory).collect(),
-            dynamic_resources: Vec::new(),
+            dynamic_resources: self
+                .0
+                .dra
+                .claims_of(pod, container)
+                .iter()
+                .map(claim)
+                .collect(),
         }
     }
 }
@@ -123,6 +132,26 @@ fn devices(devices: Option<BTreeMap<String, DevicesPerNode>>) -> Vec<ContainerDe
         })
     });
     entries.collect()
+}
+
+fn claim(claim: &PreparedClaim) -> DynamicResource {
+    let devices = claim.drivers.iter().flat_map(|(driver, devices)| {
+        devices.iter().map(move |device| {
+            let cdi = device.cdi.iter().cloned();
+            ClaimResource {
+                cdi_devices: cdi.map(|name| CdiDevice { name }).collect(),
+                driver_name: driver.clone(),
+                pool_name: device.pool.clone(),
+                device_name: device.name.clone(),
+                share_id: device.share_id.clone(),
+            }
+        })
+    });
+    DynamicResource {
+        claim_name: claim.key.name.clone(),
+        claim_namespace: claim.key.namespace.clone(),
+        claim_resources: devices.collect(),
+    }
 }
 
 fn memory(block: &Block) -> ContainerMemory {

@@ -3,7 +3,9 @@ use cri_proto::podresources::v1::{
     ListPodResourcesRequest, NumaNode, TopologyInfo,
     pod_resources_lister_client::PodResourcesListerClient,
 };
+use kubelet_api_client::objects::NoObjects;
 use kubelet_cpu_manager::StaticOptions;
+use kubelet_dra_manager::DraParts;
 use kubelet_machine_info::{Core, MachineInfo, Node};
 use kubelet_pod_spec::identity;
 use kubelet_resource_managers::{CpuOptions, ResourceManagerOptions};
@@ -89,7 +91,12 @@ async fn serve(dir: &Path) -> (PodResources, PodResourcesListerClient<Channel>) 
     let managers = managers(dir);
     managers.admit(&pod(), false).unwrap();
     let pods = Box::new(Pods(vec![Arc::new(pod())]));
-    let api = PodResources::new(pods, Arc::new(managers));
+    let claims = DraManager::start(DraParts {
+        root_dir: dir.to_owned(),
+        objects: Arc::new(NoObjects),
+        cluster: None,
+    });
+    let api = PodResources::new(pods, Arc::new(managers), claims);
     let listener = bind(dir).unwrap();
     tokio::spawn(api.clone().serve(listener, CancellationToken::new()));
     let channel = kubelet_plugin_manager::socket::channel(&socket_path(dir));

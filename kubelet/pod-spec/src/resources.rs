@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, PodSpec, ResourceRequirements},
+    api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
 
@@ -159,6 +159,14 @@ pub fn counted(name: &str, billionths: i128) -> i64 {
 /// Converts billionths to whole units, rounded up.
 pub fn units(billionths: i128) -> i64 {
     rounded_up(billionths, NANOS)
+}
+
+/// Whether a resource claim gives a container an extended resource, so that no device plugin does.
+pub fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
+    let status = pod.status.as_ref();
+    let claim = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+    let mut mappings = claim.into_iter().flat_map(|claim| &claim.request_mappings);
+    mappings.any(|it| it.container_name == container && it.resource_name == resource)
 }
 
 /// Whether a resource is an extended one, such as that of a device plugin: Kubernetes does not define

@@ -49,7 +49,7 @@ pub(crate) fn of_pod(pod: &Pod) -> Vec<Request<'_>> {
                 role,
                 cpus: whole_cpus(amount(requests, "cpu")),
                 memory: requests.map(memory).unwrap_or_default(),
-                devices: devices(container),
+                devices: devices(pod, container),
             }
         })
         .collect()
@@ -82,13 +82,14 @@ fn memory(requests: &resources::ResourceList) -> Amounts {
 }
 
 /// Requests and limits of an extended resource are equal.
-fn devices(container: &Container) -> BTreeMap<String, usize> {
+fn devices(pod: &Pod, container: &Container) -> BTreeMap<String, usize> {
     let resources = container.resources.as_ref();
     let limits = resources.and_then(|it| it.limits.as_ref());
     let amounts = limits.map(resources::amounts).unwrap_or_default();
     let amounts = amounts
         .into_iter()
-        .filter(|(name, _)| resources::is_extended(name));
+        .filter(|(name, _)| resources::is_extended(name))
+        .filter(|(name, _)| !resources::is_claimed(pod, &container.name, name));
     let counts = amounts.filter_map(|(name, it)| Some((name, usize::try_from(units(it)).ok()?)));
     counts.filter(|(_, count)| *count > 0).collect()
 }

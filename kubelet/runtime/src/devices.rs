@@ -1,7 +1,7 @@
-//! The devices of containers, as the device manager gives them.
+//! The devices of containers: those of resource claims, and those of device plugins.
 
 use cri_proto::runtime::v1::{CdiDevice, ContainerConfig, Device, KeyValue, Mount};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_device_manager::ContainerDevices;
 
 use crate::{RuntimeManager, start_error::StartError};
@@ -11,10 +11,14 @@ impl RuntimeManager {
     pub(crate) async fn add_devices(
         &self,
         pod: &Pod,
-        container: &str,
+        container: &Container,
         config: &mut ContainerConfig,
     ) -> Result<(), StartError> {
-        let devices = self.managers.container_devices(pod, container).await;
+        let claimed = self.dra.cdi_devices(pod, container).await;
+        let claimed = claimed.map_err(StartError::Claims)?.into_iter();
+        let claimed = claimed.map(|name| CdiDevice { name });
+        config.cdi_devices.extend(claimed);
+        let devices = self.managers.container_devices(pod, &container.name).await;
         add(devices.map_err(StartError::Devices)?, config);
         Ok(())
     }
@@ -57,6 +61,8 @@ fn add(devices: ContainerDevices, config: &mut ContainerConfig) {
         config.annotations.entry(name).or_insert(value);
     }
     let cdi = cdi.into_iter().map(|name| CdiDevice { name });
+    let known = config.cdi_devices.clone();
+    let cdi = cdi.filter(|device| !known.contains(device));
     config.cdi_devices.extend(cdi);
 }
 

@@ -40,6 +40,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_container_manager::PodCgroups;
 use kubelet_cri_client::CriClient;
+use kubelet_dra_manager::DraManager;
 use kubelet_host::{host_ips::HostIps, local_node::LocalNode, machine::Machine};
 use kubelet_image::{ImageManager, ImageOptions};
 use kubelet_pod_spec::{identity::PodUid, resources::ResourceList};
@@ -92,6 +93,7 @@ pub struct RuntimeManager {
     host_ips: HostIps,
     cgroups: Arc<PodCgroups>,
     managers: Arc<ResourceManagers>,
+    dra: DraManager,
     cpu_sets: CpuSets,
     /// Name of the runtime, once known.
     name: OnceLock<String>,
@@ -129,6 +131,8 @@ pub struct RuntimeParts {
     pub cgroups: Arc<PodCgroups>,
     /// What containers have for themselves.
     pub managers: Arc<ResourceManagers>,
+    /// The devices of resource claims.
+    pub dra: DraManager,
     /// Records events.
     pub events: EventRecorder,
 }
@@ -147,6 +151,7 @@ impl RuntimeManager {
             probes,
             cgroups,
             managers,
+            dra,
             events,
         } = parts;
         let (images_of, told) = (Arc::clone(&objects), events.clone());
@@ -157,6 +162,7 @@ impl RuntimeManager {
             host_ips,
             cgroups,
             managers,
+            dra,
             cpu_sets: CpuSets::default(),
             objects,
             probes,

@@ -196,7 +196,7 @@ impl RuntimeManager {
         };
         let mut config = container_config(pod, spec, container, parts)?;
         self.pin(pod, &container.name, &mut config);
-        self.add_devices(pod, &container.name, &mut config).await?;
+        self.add_devices(pod, container, &mut config).await?;
         let linux = config.linux.as_mut();
         if let Some(context) = linux.and_then(|linux| linux.security_context.as_mut()) {
             let mut groups = pod_context.volumes.extra_groups();

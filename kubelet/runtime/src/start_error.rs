@@ -6,6 +6,7 @@ use go_duration::GoDuration;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::CriError;
+use kubelet_dra_manager::DraError;
 use kubelet_image::ImageError;
 use kubelet_resource_managers::AdmissionError;
 
@@ -53,6 +54,9 @@ pub enum StartError {
     /// The container does not get its devices.
     #[error(transparent)]
     Devices(AdmissionError),
+    /// The container does not get the devices of its claims.
+    #[error(transparent)]
+    Claims(DraError),
     /// What the container has for itself could not be saved.
     #[error("cannot save which CPUs, memory and devices containers have: {0}")]
     SaveResources(#[source] io::Error),
@@ -92,6 +96,7 @@ impl StartError {
             | Self::Config(_)
             | Self::File(_)
             | Self::Devices(_)
+            | Self::Claims(_)
             | Self::SaveResources(_)
             | Self::Target(_) => "CreateContainerConfigError",
             Self::Create(_) => "CreateContainerError",
@@ -120,6 +125,7 @@ impl StartError {
             | Self::Config(_)
             | Self::File(_)
             | Self::Devices(_)
+            | Self::Claims(_)
             | Self::SaveResources(_)
             | Self::Target(_) => failed(self),
             Self::Create(error) => failed(&error.words()),

@@ -11,6 +11,7 @@ use kubelet_cri_client::{
     CriError,
     pod_status::{ContainerState, PodStatus},
 };
+use kubelet_dra_manager::DraError;
 use kubelet_pod_spec::{ephemeral::as_container, restart_rules::is_sidecar};
 use kubelet_volume::MountedVolumes;
 use tracing::warn;
@@ -62,6 +63,9 @@ pub enum SyncError {
     /// The runtime did not report its features.
     #[error("cannot determine whether the runtime supports user namespaces: {0}")]
     Features(#[source] CriError),
+    /// The devices of the pod's claims could not be prepared.
+    #[error("prepare dynamic resources: {0}")]
+    Claims(#[source] DraError),
     /// The sandbox could not be created.
     #[error("cannot create the pod's sandbox: {0}")]
     Sandbox(#[source] CriError),

@@ -53,6 +53,7 @@ impl Kubelet {
         if let Some(devices) = parts.managers.devices() {
             devices.collect(page);
         }
+        parts.dra.collect(page);
         parts.pod_resources.collect(page);
         parts.eviction.collect(page);
         parts.images.collect(page);

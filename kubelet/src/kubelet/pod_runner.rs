@@ -1,7 +1,7 @@
 //! Runs the pods of a kubelet: the sync loop, and what works beside it.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -172,6 +172,7 @@ impl PodRunner {
             kubelet.keep_limits(&limits, cancel.clone()).boxed(),
             kubelet.keep_cpu_sets(orphans, cancel.clone()).boxed(),
             kubelet.show_device_health(cancel.clone()).boxed(),
+            kubelet.release_claims(orphans, cancel.clone()).boxed(),
             kubelet.keep_system_cgroups(cancel.clone()).boxed(),
             sync_loop.run(inputs, cancel.clone()).boxed(),
             allocator.run(cancel.clone()).boxed(),
@@ -277,17 +278,31 @@ impl Kubelet {
 
     /// Syncs pods with a device whose health has changed, so that their status shows it.
     async fn show_device_health(&self, cancel: CancellationToken) {
-        let Some(devices) = self.device_manager() else {
-            return;
-        };
-        let shows = async {
-            loop {
-                for uid in devices.changed_pods().await {
-                    self.0.workers.sync(&uid);
+        let sync = |pods: BTreeSet<PodUid>| pods.iter().for_each(|uid| self.0.workers.sync(uid));
+        let of_plugins = async {
+            if let Some(devices) = self.device_manager() {
+                loop {
+                    sync(devices.changed_pods().await);
                 }
             }
         };
-        cancel.run_until_cancelled(shows).await;
+        let of_claims = async {
+            loop {
+                sync(self.0.dra.changed_pods().await);
+            }
+        };
+        let both = async { tokio::join!(of_plugins, of_claims) };
+        cancel.run_until_cancelled(both).await;
+    }
+
+    /// Releases the resource claims of pods that are gone, for as long as the kubelet runs.
+    async fn release_claims(&self, orphans: Orphans, cancel: CancellationToken) {
+        let holders = self.resource_holders();
+        let gone = |pods| match orphans == Orphans::End && (self.0.sources_ready)() {
+            true => holders.gone(pods),
+            false => BTreeSet::new(),
+        };
+        self.0.dra.run(gone, cancel).await;
     }
 
     fn resource_holders(&self) -> ResourceHolders<'_> {

@@ -16,7 +16,7 @@ pub fn unsupported(pod: &Pod, allocatable: Option<&Amounts>) -> Vec<String> {
         fields: Vec::new(),
     };
     if let Some(spec) = &pod.spec {
-        pod_spec(spec, &mut found);
+        pod_spec(pod, spec, &mut found);
     }
     found.fields
 }
@@ -39,16 +39,7 @@ impl UnsupportedFields<'_> {
     }
 }
 
-fn some<T>(list: Option<&Vec<T>>) -> bool {
-    list.is_some_and(|list| !list.is_empty())
-}
-
-fn pod_spec(spec: &PodSpec, found: &mut UnsupportedFields<'_>) {
-    found.when(
-        some(spec.resource_claims.as_ref()),
-        "spec.resourceClaims",
-        "dynamic resource allocation",
-    );
+fn pod_spec(pod: &Pod, spec: &PodSpec, found: &mut UnsupportedFields<'_>) {
     if let Some(context) = &spec.security_context {
         found.when(
             context.windows_options.is_some(),
@@ -61,14 +52,14 @@ fn pod_spec(spec: &PodSpec, found: &mut UnsupportedFields<'_>) {
     }
     for (index, init) in spec.init_containers.iter().flatten().enumerate() {
         let path = format!("spec.initContainers[{index}]");
-        container(init, &path, found);
+        container(pod, init, &path, found);
     }
     for (index, regular) in spec.containers.iter().enumerate() {
-        container(regular, &format!("spec.containers[{index}]"), found);
+        container(pod, regular, &format!("spec.containers[{index}]"), found);
     }
     for (index, ephemeral) in spec.ephemeral_containers.iter().flatten().enumerate() {
         let path = format!("spec.ephemeralContainers[{index}]");
-        container(&as_container(ephemeral), &path, found);
+        container(pod, &as_container(ephemeral), &path, found);
     }
 }
 
@@ -114,16 +105,12 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
     sources.flatten().flatten()
 }
 
-fn container(container: &Container, path: &str, found: &mut UnsupportedFields<'_>) {
+fn container(pod: &Pod, container: &Container, path: &str, found: &mut UnsupportedFields<'_>) {
     if let Some(requirements) = &container.resources {
-        found.when(
-            some(requirements.claims.as_ref()),
-            format!("{path}.resources.claims"),
-            "dynamic resource allocation",
-        );
         for name in resources::extended_resources(requirements) {
             let path = format!("{path}.resources[{name}]");
-            let is_missing = !found.is_given(name);
+            let is_claimed = resources::is_claimed(pod, &container.name, name);
+            let is_missing = !is_claimed && !found.is_given(name);
             found.when(is_missing, path, "extended resources from device plugins");
         }
     }
@@ -183,8 +170,7 @@ mod tests {
     #[test]
     fn what_is_not_built_is_named_by_path() {
         let found = check(
-            r#"{"resourceClaims": [{"name": "gpu"}],
-             "containers": [{"name": "a",
+            r#"{"containers": [{"name": "a",
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
              "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}},
@@ -198,7 +184,6 @@ mod tests {
         assert_eq!(
             paths,
             [
-                "spec.resourceClaims",
                 "spec.volumes[0].rbd",
                 "spec.volumes[1].projected.sources[1].podCertificate",
                 "spec.containers[0].resources[nvidia.com/gpu]",

@@ -22,6 +22,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::PodStatus;
+use kubelet_dra_manager::DraManager;
 use kubelet_host::{clock, host_ips::HostIps};
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::{
@@ -96,6 +97,7 @@ pub struct StatusManager {
     host_ips: HostIps,
     probes: Arc<ProbeResults>,
     managers: Arc<ResourceManagers>,
+    dra: DraManager,
     /// Start time of this kubelet.
     begun: Timestamp,
     reports: Mutex<Reports>,
@@ -107,17 +109,19 @@ pub struct StatusManager {
 }
 
 impl StatusManager {
-    /// A manager without pods. `host_ips` are the node's addresses, `probes` the probe results, and
-    /// `managers` know the devices of containers.
+    /// A manager without pods. `host_ips` are the node's addresses, `probes` the probe results;
+    /// `managers` and `dra` know the devices of containers.
     pub fn new(
         host_ips: HostIps,
         probes: Arc<ProbeResults>,
         managers: Arc<ResourceManagers>,
+        dra: DraManager,
     ) -> Self {
         Self {
             host_ips,
             probes,
             managers,
+            dra,
             begun: clock::now(),
             reports: Mutex::default(),
             remembered: Mutex::default(),
@@ -197,9 +201,7 @@ impl StatusManager {
             Some(spec) => generate::generate(&self.node(), pod, spec, &old, facts),
             None => ApiStatus::clone(&old),
         };
-        if let Some(devices) = self.managers.devices() {
-            device_health::set(&mut status, &uid, devices);
-        }
+        device_health::set(&mut status, pod, self.managers.devices(), &self.dra);
         let phase = Phase::parse(status.phase.as_deref());
         self.set(pod, status, facts.ending);
         phase
@@ -365,6 +367,9 @@ fn is_terminal(status: &ApiStatus) -> bool {
 mod tests {
     use k8s_openapi::api::core::v1::{Container, PodSpec};
 
+    use kubelet_api_client::objects::NoObjects;
+    use kubelet_dra_manager::DraParts;
+
     use super::*;
 
     fn report(manager: &StatusManager, verdict: Option<&Verdict>, ending: bool) -> Arc<ApiStatus> {
@@ -390,7 +395,13 @@ mod tests {
 
     #[test]
     fn a_verdict_is_the_pods_last_phase_with_its_reason() {
-        let manager = StatusManager::new(HostIps::default(), Arc::default(), Arc::default());
+        let claims = DraManager::start(DraParts {
+            root_dir: "/nonexistent".into(),
+            objects: Arc::new(NoObjects),
+            cluster: None,
+        });
+        let manager =
+            StatusManager::new(HostIps::default(), Arc::default(), Arc::default(), claims);
         report(&manager, None, false);
         let verdict = Verdict {
             phase: Phase::Failed,

@@ -5,6 +5,7 @@
 
 mod allocation;
 mod cgroups;
+mod claims;
 mod cluster;
 mod csi;
 mod deadline;

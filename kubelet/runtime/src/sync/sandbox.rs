@@ -68,6 +68,9 @@ impl RuntimeManager {
         let (id, ips) = match (&actions.create_sandbox, &actions.sandbox_id) {
             (None, Some(id)) => (id.as_str(), status.ips()),
             _ => {
+                self.prepare_claims(pod)
+                    .await
+                    .inspect_err(|error| context.wait_for_sandbox(error))?;
                 synced.changed = true;
                 created = self
                     .create_sandbox(context, &config, &handler)
@@ -83,6 +86,18 @@ impl RuntimeManager {
             ips: pod_ips::by_family(ips, self.host_ips.given()),
             config,
             handler,
+        })
+    }
+
+    /// Has the devices of the pod's claims prepared.
+    async fn prepare_claims(&self, pod: &Pod) -> Result<(), SyncError> {
+        let prepared = self.dra.prepare(pod).await.map_err(SyncError::Claims);
+        prepared.inspect_err(|error| {
+            self.events.warning(
+                Subject::Pod(pod),
+                reason::FAILED_PREPARE_DYNAMIC_RESOURCES,
+                format_args!("Failed to prepare dynamic resources: {error}"),
+            );
         })
     }
 
