@@ -111,7 +111,13 @@ async fn a_pod_waits_for_its_driver_and_gives_the_claim_back_at_its_end() {
     until("the end of b", 30 * SECOND, || cdi(&node).is_empty()).await;
     sleep(30 * SECOND).await;
     assert_eq!(driver.take_calls(), []);
-    assert_eq!(kubelet.phase("b"), "Running");
+    let file = root_dir(&node).join("dra_manager_state");
+    let users = || std::fs::read_to_string(&file).unwrap();
+    assert!(
+        !users().contains("u1") && users().contains("u2"),
+        "{}",
+        users()
+    );
     let _serving = driver.serve(&root_dir(&node)).unwrap();
     let mut calls = Vec::new();
     until("the release", 300 * SECOND, || {
@@ -120,6 +126,7 @@ async fn a_pod_waits_for_its_driver_and_gives_the_claim_back_at_its_end() {
     })
     .await;
     assert_eq!(calls, [Call::Unprepare(claim)]);
+    until("the file", 10 * SECOND, || !users().contains("u2")).await;
     kubelet.stop().await;
 }
 
