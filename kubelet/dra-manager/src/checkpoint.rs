@@ -180,11 +180,11 @@ impl From<DeviceState> for ClaimDevice {
 mod tests {
     use super::*;
 
-    /// A file that upstream's kubelet 1.36 wrote.
+    /// In the format of upstream's kubelet 1.36: Go has encoded structures with the same fields.
     const UPSTREAM: &str = include_str!("../testdata/dra_manager_state");
 
     #[test]
-    fn a_file_of_upstreams_kubelet_is_read() {
+    fn upstreams_format_is_read() {
         let claims = parse(UPSTREAM.as_bytes()).unwrap();
         assert_eq!(claims.len(), 2);
         let claim = &claims[0];

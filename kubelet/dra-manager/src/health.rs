@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_upstreams_kubelet_is_read() {
+    fn upstreams_format_is_read() {
         let file = r#"{"gpu.example":{"Devices":{"p/d":{"PoolName":"p","DeviceName":"d",
             "Health":"Unhealthy","LastUpdated":"2027-01-15T08:00:00.123456789Z",
             "HealthCheckTimeout":30000000000,"Message":"hot"}}},"nic.example":{"Devices":null}}"#;
