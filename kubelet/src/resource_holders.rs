@@ -49,6 +49,10 @@ impl ResourceHolders<'_> {
 
     /// Those pods that are not active, and have no running container. Every source must have been read.
     pub(crate) fn gone(&self, mut pods: BTreeSet<PodUid>) -> BTreeSet<PodUid> {
+        if self.pleg.listing().at.is_none() {
+            // Which of them run is not known yet.
+            pods.clear();
+        }
         if !pods.is_empty() {
             for pod in self.active_pods() {
                 pods.remove(&PodUid::of(&pod));

@@ -133,6 +133,9 @@ impl DraManager {
         let reconciling = async {
             loop {
                 sleep(RECONCILE_PERIOD).await;
+                if let Err(error) = self.save().await {
+                    warn!(%error, "cannot save which pods use which resource claims; retrying");
+                }
                 for pod in gone(self.users()) {
                     if let Err(error) = self.unprepare_claims(&pod).await {
                         warn!(
@@ -171,6 +174,10 @@ impl DraManager {
     async fn prepare_claims(&self, pod: &Pod) -> Result<(), DraError> {
         let uid = PodUid::of(pod);
         let named = pod_claims::of_pod(pod)?;
+        // A pod without claims starts and ends even if the state file cannot be written.
+        if named.is_empty() {
+            return Ok(());
+        }
         let _turns = self.0.turns.take(named.iter().map(|it| &it.key)).await;
         let mut wanted = BTreeMap::new();
         for named in &named {
@@ -257,6 +264,9 @@ impl DraManager {
 
     async fn unprepare_claims(&self, pod: &PodUid) -> Result<(), DraError> {
         let used: Vec<ClaimKey> = self.claims().of_pod(pod).cloned().collect();
+        if used.is_empty() {
+            return Ok(());
+        }
         let _turns = self.0.turns.take(used.iter()).await;
         let last: Vec<PreparedClaim> = {
             let mut claims = self.claims();
@@ -412,8 +422,9 @@ impl DraManager {
         let Some(cluster) = self.0.parts.cluster.clone() else {
             return;
         };
-        let is_usable = self.drivers().is_usable(driver);
         let mut deletions = self.0.deletions.lock();
+        // Read under the lock: several connections of a driver may change at once.
+        let is_usable = self.drivers().is_usable(driver);
         if is_usable {
             deletions.remove(driver);
         } else if !deletions.contains_key(driver) && !self.0.cancel.is_cancelled() {

@@ -674,3 +674,24 @@ async fn a_driver_registers_with_a_version_that_the_kubelet_has() {
     let error = setup.prepare(&pod("u2", &["b"])).await.unwrap_err();
     assert_eq!(error, "DRA driver gpu.example is not registered");
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_a_state_file_only_pods_with_claims_wait() {
+    let setup = setup();
+    let driver = FakeDraDriver::new(DRIVER);
+    let _serving = setup.register(&driver).await;
+    setup.put_claim("a", &["u1"]);
+    let file = setup.dir.path().join("dra_manager_state");
+    std::fs::create_dir_all(file.join("in-the-way")).unwrap();
+    let error = setup.prepare(&pod("u1", &["a"])).await.unwrap_err();
+    assert!(
+        error.starts_with("checkpoint ResourceClaim state: "),
+        "{error}"
+    );
+    assert_eq!(driver.take_calls(), []);
+    setup.prepare(&pod("u2", &[])).await.unwrap();
+    setup.unprepare("u2").await.unwrap();
+    std::fs::remove_dir_all(&file).unwrap();
+    setup.prepare(&pod("u1", &["a"])).await.unwrap();
+    assert!(file.is_file());
+}
