@@ -354,15 +354,16 @@ impl SyncLoop<'_> {
         self.undecided.insert(uid);
     }
 
-    /// Rejects the pod. Its running containers end first, and only then does it fail, so that its
-    /// replacement does not run beside it.
+    /// Rejects the pod. Its running containers end first, and its resource claims are released; only then
+    /// does it fail, so that its replacement does not run beside it or with its devices.
     fn reject(&mut self, pod: &Arc<Pod>, rejection: Rejection) {
         let uid = PodUid::of(pod);
         self.events
             .warning(Subject::Pod(pod), &rejection.reason, &rejection.message);
         let message = format!("Pod was rejected: {}", rejection.message);
         let listing = self.pleg.listing();
-        if listing.at.is_some() && !listing.records.contains_key(&uid) {
+        let runs = listing.at.is_none() || listing.records.contains_key(&uid);
+        if !runs && !self.runtime.has_claims(&uid) {
             self.rejected.insert(uid);
             self.statuses.reject(pod, &rejection.reason, message);
             return;

@@ -23,6 +23,7 @@ use tonic_prost::ProstCodec;
 use crate::{
     claims::{ClaimDevice, PreparedClaim},
     error::DraError,
+    health::shortened,
     metrics::Metrics,
 };
 
@@ -197,7 +198,7 @@ impl Driver {
                 return Err(DraError::Claim {
                     claim: claim.key.name.clone(),
                     method,
-                    message,
+                    message: shortened(message),
                 });
             }
             good.push((uid, answer));
@@ -255,7 +256,7 @@ impl Driver {
         DraError::Answer {
             driver: self.0.name.clone(),
             method,
-            rule,
+            rule: shortened(rule),
         }
     }
 
@@ -294,7 +295,7 @@ impl Driver {
             Ok(Err(status)) => Err(DraError::Call {
                 driver,
                 method,
-                message: status.message().to_owned(),
+                message: shortened(status.message().to_owned()),
             }),
             Err(_) => Err(DraError::Deadline {
                 driver,

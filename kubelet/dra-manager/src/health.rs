@@ -14,6 +14,8 @@ const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
 /// The longest message of the API, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 const CUT: &str = "...";
+/// The longest name of a pool in the API, in bytes; those of devices are shorter.
+const LONGEST_NAME: usize = 253;
 /// The most devices of a driver. The API allows 128 in a slice.
 const MOST_DEVICES: usize = 16_384;
 
@@ -95,6 +97,10 @@ impl HealthReports {
             };
             let name = device.device.unwrap_or_default();
             let name = (name.pool_name, name.device_name);
+            let is_name = |name: &str| (1..=LONGEST_NAME).contains(&name.len());
+            if !is_name(&name.0) || !is_name(&name.1) {
+                continue;
+            }
             let report = Report {
                 health,
                 message: shortened(device.message),
@@ -229,8 +235,8 @@ struct DeviceState {
     message: String,
 }
 
-/// A message of at most the API's length.
-fn shortened(mut message: String) -> String {
+/// A driver's message with at most the length of those in the API.
+pub(crate) fn shortened(mut message: String) -> String {
     if message.len() > LONGEST_MESSAGE {
         let mut ends = (0..=LONGEST_MESSAGE - CUT.len()).rev();
         let end = ends.find(|end| message.is_char_boundary(*end));
@@ -307,6 +313,14 @@ mod tests {
         });
         let changed = reports.report("x", many.collect(), at(0));
         assert_eq!(changed.len(), MOST_DEVICES - 1);
+        for name in ["", &"x".repeat(254)] {
+            let mut one = report(wire::HealthStatus::Healthy, 0, "");
+            one.device = Some(wire::DeviceIdentifier {
+                pool_name: "p".to_owned(),
+                device_name: name.to_owned(),
+            });
+            assert!(reports.report("y", vec![one], at(0)).is_empty());
+        }
     }
 
     #[test]

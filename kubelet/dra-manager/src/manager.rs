@@ -123,7 +123,7 @@ impl DraManager {
         gone: impl Fn(BTreeSet<PodUid>) -> BTreeSet<PodUid>,
         cancel: CancellationToken,
     ) {
-        let _ends = self.0.cancel.clone().drop_guard();
+        let ends = self.0.cancel.clone().drop_guard();
         // No driver has registered yet, and perhaps none will.
         let cluster = self.0.parts.cluster.clone();
         let _deletion = cluster.map(|cluster| {
@@ -147,6 +147,8 @@ impl DraManager {
             }
         };
         cancel.run_until_cancelled(reconciling).await;
+        // First, so that no deletion is added.
+        drop(ends);
         self.0.deletions.lock().clear();
     }
 
@@ -157,8 +159,8 @@ impl DraManager {
         users.map(|uid| PodUid::from(&**uid)).collect()
     }
 
-    /// Asks the drivers to prepare the claims of a pod that starts. A pod whose claims are prepared needs
-    /// no driver.
+    /// Asks the drivers to prepare the claims of a pod that starts. All drivers must be registered, even if
+    /// the claims are prepared, as upstream.
     ///
     /// # Errors
     /// A claim cannot be used, or a driver failed. What was prepared stays so until
@@ -248,6 +250,11 @@ impl DraManager {
         let drivers = results.map(|result| result.driver.clone()).collect();
         let claim_uid = claim.metadata.uid.clone().unwrap_or_default();
         Ok((claim_uid, drivers))
+    }
+
+    /// Whether a pod uses a claim, or did before its end.
+    pub fn has_claims(&self, pod: &PodUid) -> bool {
+        self.claims().of_pod(pod).next().is_some()
     }
 
     /// Releases the claims of a pod that has ended. The drivers undo those that no other pod uses.
@@ -408,6 +415,11 @@ impl DraManager {
         self.0.health.lock()
     }
 
+    /// Whether the kubelet stops.
+    pub(crate) fn stops(&self) -> bool {
+        self.0.cancel.is_cancelled()
+    }
+
     /// A token of a driver, which is cancelled when the kubelet stops.
     pub(crate) fn ends(&self) -> CancellationToken {
         self.0.cancel.child_token()
@@ -427,7 +439,9 @@ impl DraManager {
         let is_usable = self.drivers().is_usable(driver);
         if is_usable {
             deletions.remove(driver);
-        } else if !deletions.contains_key(driver) && !self.0.cancel.is_cancelled() {
+        } else if deletions.get(driver).is_none_or(|it| it.is_finished())
+            && !self.0.cancel.is_cancelled()
+        {
             let name = driver.to_owned();
             let deletion = tokio::spawn(async move {
                 sleep(SLICES_STAY).await;

@@ -54,7 +54,10 @@ impl DraManager {
             }
         };
         driver.until_end(connections).await;
-        self.clear_health(&driver).await;
+        // The next kubelet may still read it.
+        if !self.stops() {
+            self.clear_health(&driver).await;
+        }
     }
 
     /// Follows the health of a driver's devices for as long as it is connected.

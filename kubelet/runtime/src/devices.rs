@@ -3,10 +3,16 @@
 use cri_proto::runtime::v1::{CdiDevice, ContainerConfig, Device, KeyValue, Mount};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_device_manager::ContainerDevices;
+use kubelet_pod_spec::identity::PodUid;
 
 use crate::{RuntimeManager, start_error::StartError};
 
 impl RuntimeManager {
+    /// Whether a pod uses resource claims, or did before its end.
+    pub fn has_claims(&self, pod: &PodUid) -> bool {
+        self.dra.has_claims(pod)
+    }
+
     /// Adds what a container needs to use its devices to its config.
     pub(crate) async fn add_devices(
         &self,

@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use cri_proto::dra_health::v1alpha1::HealthStatus;
 use fake_dra_driver::{Call, FakeDraDriver};
+use fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventQueue, EventRecorder};
 use serde_json::{Value, json};
@@ -127,6 +128,36 @@ async fn a_pod_waits_for_its_driver_and_gives_the_claim_back_at_its_end() {
     .await;
     assert_eq!(calls, [Call::Unprepare(claim)]);
     until("the file", 10 * SECOND, || !users().contains("u2")).await;
+    kubelet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_rejected_after_a_reboot_gives_its_claim_back_first() {
+    let (mut node, _queue) = node();
+    let kubelet = node.start();
+    let driver = FakeDraDriver::new(DRIVER);
+    let _serving = driver.serve(&root_dir(&node)).unwrap();
+    kubelet.add(claiming("a", "u1")).await;
+    kubelet.until_phase("a", "Running", 120 * SECOND).await;
+    kubelet.stop().await;
+    driver.take_calls();
+    node.runtime = FakeRuntime::new();
+
+    let kubelet = node.start();
+    let mut pod = claiming("a", "u1");
+    let selector = [("none".to_owned(), "such".to_owned())].into();
+    pod.spec.as_mut().unwrap().node_selector = Some(selector);
+    kubelet.add(pod).await;
+    kubelet.until_phase("a", "Failed", 10 * SECOND).await;
+    // Sooner than claims are released whose pods are gone.
+    let claim = vec!["default/shared/uid-of-shared".to_owned()];
+    let mut calls = Vec::new();
+    until("the release", 45 * SECOND, || {
+        calls.extend(driver.take_calls());
+        !calls.is_empty()
+    })
+    .await;
+    assert_eq!(calls, [Call::Unprepare(claim)]);
     kubelet.stop().await;
 }
 
