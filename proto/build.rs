@@ -4,7 +4,7 @@
 use std::{env, fmt::Write as _, fs, path::PathBuf};
 
 use prost::Message as _;
-use prost_types::{DescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 /// All `.proto` files, relative to `proto/`.
 const FILES: &[&str] = &[
@@ -16,7 +16,10 @@ const FILES: &[&str] = &[
     "grpc/health_v1.proto",
     "pluginregistration/v1.proto",
     "podresources/v1.proto",
+    POD_RESOURCES_V1ALPHA1,
 ];
+/// Its package has the same name as that of dra-health.
+const POD_RESOURCES_V1ALPHA1: &str = "podresources/v1alpha1.proto";
 /// The package of the well-known types, for which prost has its own Rust types.
 const WELL_KNOWN: &str = "google.protobuf";
 
@@ -26,9 +29,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(FILES, ["proto"])?;
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     fs::write(out.join("messages.rs"), messages(&descriptors)?)?;
-    tonic_prost_build::configure()
-        .btree_map(".")
-        .compile_fds(descriptors)?;
+    let is_apart = |file: &FileDescriptorProto| file.name() == POD_RESOURCES_V1ALPHA1;
+    let (apart, files) = descriptors.file.into_iter().partition(is_apart);
+    let generate = |file, out: PathBuf| {
+        fs::create_dir_all(&out)?;
+        let generator = tonic_prost_build::configure().btree_map(".").out_dir(out);
+        generator.compile_fds(FileDescriptorSet { file })
+    };
+    generate(files, out.clone())?;
+    generate(apart, out.join("podresources"))?;
     Ok(())
 }
 
@@ -42,6 +51,7 @@ fn messages(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> 
             continue;
         }
         let module = match package {
+            _ if file.name() == POD_RESOURCES_V1ALPHA1 => "podresources::v1alpha1".to_owned(),
             "v1" => "podresources::v1".to_owned(),
             "v1alpha1" => "dra_health::v1alpha1".to_owned(),
             "v1beta1" => "deviceplugin::v1beta1".to_owned(),

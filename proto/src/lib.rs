@@ -98,6 +98,17 @@ pub mod podresources {
     pub mod v1 {
         tonic::include_proto!("v1");
     }
+
+    /// Its version v1alpha1, for agents that know no later one.
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        reason = "generated; the .proto file documents what needs it"
+    )]
+    pub mod v1alpha1 {
+        tonic::include_proto!("podresources/v1alpha1");
+    }
 }
 
 /// The protocols of gRPC itself.

@@ -7,44 +7,50 @@ use std::collections::BTreeSet;
 
 use prost::Message as _;
 use prost_types::{
-    DescriptorProto, EnumDescriptorProto, FileDescriptorSet,
+    DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet,
     field_descriptor_proto::{Label, Type},
 };
 
 #[test]
 fn cri_v1_matches_the_wire_table() {
     let table = rows(include_str!("cri-v1.tsv"));
-    compare(&table, &describe("runtime.v1"));
+    compare(&table, &describe("cri/runtime_v1"));
 }
 
 #[test]
 fn pluginregistration_v1_matches_the_wire_table() {
     let table = rows(include_str!("pluginregistration-v1.tsv"));
-    compare(&table, &describe("pluginregistration"));
+    compare(&table, &describe("pluginregistration/v1"));
 }
 
 #[test]
 fn deviceplugin_v1beta1_matches_the_wire_table() {
     let table = rows(include_str!("deviceplugin-v1beta1.tsv"));
-    compare(&table, &describe("v1beta1"));
+    compare(&table, &describe("deviceplugin/v1beta1"));
 }
 
 #[test]
 fn dra_v1_matches_the_wire_table() {
     let table = rows(include_str!("dra-v1.tsv"));
-    compare(&table, &describe("k8s.io.kubelet.pkg.apis.dra.v1"));
+    compare(&table, &describe("dra/v1"));
 }
 
 #[test]
 fn dra_health_v1alpha1_matches_the_wire_table() {
     let table = rows(include_str!("dra-health-v1alpha1.tsv"));
-    compare(&table, &describe("v1alpha1"));
+    compare(&table, &describe("dra-health/v1alpha1"));
 }
 
 #[test]
 fn podresources_v1_matches_the_wire_table() {
     let table = rows(include_str!("podresources-v1.tsv"));
-    compare(&table, &describe("v1"));
+    compare(&table, &describe("podresources/v1"));
+}
+
+#[test]
+fn podresources_v1alpha1_matches_the_wire_table() {
+    let table = rows(include_str!("podresources-v1alpha1.tsv"));
+    compare(&table, &describe("podresources/v1alpha1"));
 }
 
 /// The kubelet calls only two of the services and does not need the rest of the table.
@@ -53,7 +59,7 @@ fn csi_v1_matches_the_wire_table() {
     let table = rows(include_str!("csi-v1.tsv"));
     compare(
         &of_services(&table, &["Identity", "Node"]),
-        &describe("csi.v1"),
+        &describe("csi/v1"),
     );
 }
 
@@ -110,20 +116,17 @@ fn health_v1_is_what_grpc_servers_speak() {
         "enum\tHealthCheckResponse.ServingStatus\tSERVICE_UNKNOWN\t3",
     ];
     assert_eq!(
-        describe("grpc.health.v1"),
+        describe("grpc/health_v1"),
         rows.into_iter().map(str::to_owned).collect()
     );
 }
 
-/// Returns the table rows of a compiled package.
-fn describe(package: &str) -> BTreeSet<String> {
+/// Returns the table rows of a compiled `.proto` file.
+fn describe(name: &str) -> BTreeSet<String> {
     let set = FileDescriptorSet::decode(cri_proto::DESCRIPTORS).unwrap();
-    let file = set
-        .file
-        .iter()
-        .find(|file| file.package() == package)
-        .unwrap();
-    let prefix = format!(".{package}.");
+    let is_it = |file: &&FileDescriptorProto| file.name().strip_suffix(".proto") == Some(name);
+    let file = set.file.iter().find(is_it).unwrap();
+    let prefix = format!(".{}.", file.package());
     let local = |name: &str| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
     let mut rows = BTreeSet::new();
     for service in &file.service {

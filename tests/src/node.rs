@@ -16,11 +16,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use bollard::Docker;
-use cri_proto::{
-    podresources::v1::pod_resources_lister_client::PodResourcesListerClient,
-    runtime::v1::{
-        image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
-    },
+use cri_proto::runtime::v1::{
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
@@ -309,11 +306,11 @@ impl Node {
         Ok(Endpoint::new(self.cri_endpoint())?.connect().await?)
     }
 
-    /// A client of the kubelet's pod resources API.
-    pub async fn pod_resources(&self) -> Result<PodResourcesListerClient<Channel>> {
+    /// A connection to the kubelet's pod resources API.
+    pub async fn pod_resources(&self) -> Result<Channel> {
         let socket = self.path("kubelet/pod-resources/kubelet.sock");
         let endpoint = Endpoint::new(format!("unix://{}", socket.display()))?;
-        Ok(PodResourcesListerClient::new(endpoint.connect().await?))
+        Ok(endpoint.connect().await?)
     }
 
     /// A client of the runtime's `RuntimeService`.

@@ -7,24 +7,34 @@ mod metrics;
 mod service;
 #[cfg(test)]
 mod tests;
+mod v1alpha1;
 
 use std::{
+    collections::BTreeMap,
     fmt, fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use cri_proto::{podresources::v1::pod_resources_lister_server, server::Incoming};
-use k8s_openapi::api::core::v1::Pod;
+use cri_proto::{
+    podresources::{
+        v1::pod_resources_lister_server::PodResourcesListerServer,
+        v1alpha1::pod_resources_lister_server::PodResourcesListerServer as V1Alpha1Server,
+    },
+    server::Incoming,
+};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kubelet_device_manager::DevicesPerNode;
 use kubelet_dra_manager::DraManager;
 use kubelet_host::unix_socket;
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pacing::token_bucket::TokenBucket;
+use kubelet_pod_spec::identity::PodUid;
 use kubelet_resource_managers::ResourceManagers;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
+use tonic::{Status, transport::Server};
 use tracing::error;
 
 use self::{metrics::Metrics, service::Service};
@@ -55,6 +65,25 @@ struct Shared {
     requests: TokenBucket,
 }
 
+impl Shared {
+    /// Takes one of the requests that are allowed, of all versions together.
+    fn take_request(&self) -> Result<(), Status> {
+        if self.requests.try_take() {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted("rejected by rate limit"))
+    }
+
+    fn devices_of(
+        &self,
+        pod: &PodUid,
+        container: &Container,
+    ) -> Option<BTreeMap<String, DevicesPerNode>> {
+        let manager = self.managers.devices()?;
+        Some(manager.devices_of(pod, &container.name))
+    }
+}
+
 impl PodResources {
     /// The API for these pods.
     pub fn new(pods: Box<dyn PodSource>, managers: Arc<ResourceManagers>, dra: DraManager) -> Self {
@@ -69,8 +98,9 @@ impl PodResources {
 
     /// Serves the API until cancelled.
     pub async fn serve(self, listener: UnixListener, cancel: CancellationToken) {
-        let service = pod_resources_lister_server::PodResourcesListerServer::new(Service(self.0));
-        let server = Server::builder().add_service(service);
+        let old = V1Alpha1Server::new(v1alpha1::Service(self.0.clone()));
+        let service = PodResourcesListerServer::new(Service(self.0));
+        let server = Server::builder().add_service(service).add_service(old);
         let incoming = Incoming::from(listener);
         let stopped = cancel.cancelled();
         if let Err(error) = server.serve_with_incoming_shutdown(incoming, stopped).await {

@@ -2,8 +2,9 @@
 
 use kubelet_metrics::{Counter, Exposition, Family};
 
-/// The label value of the API's version.
-const VERSION: [&str; 1] = ["v1"];
+/// The label values of the API's versions.
+const V1: [&str; 1] = ["v1"];
+const V1ALPHA1: [&str; 1] = ["v1alpha1"];
 
 /// Requests and errors.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub(crate) struct Metrics {
     get_allocatable: Family<Counter, 1>,
 }
 
-/// A method of the API.
+/// A method of version 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Method {
     List,
@@ -58,17 +59,22 @@ impl Default for Metrics {
 
 impl Metrics {
     pub(crate) fn requested(&self, method: Method) {
-        self.all.of(VERSION).increment();
+        self.all.of(V1).increment();
         let counter = match method {
             Method::List => &self.list,
             Method::Get => &self.get,
             Method::GetAllocatable => &self.get_allocatable,
         };
-        counter.of(VERSION).increment();
+        counter.of(V1).increment();
+    }
+
+    /// Counts a request of version v1alpha1, whose method has no counter of its own.
+    pub(crate) fn requested_v1alpha1(&self) {
+        self.all.of(V1ALPHA1).increment();
     }
 
     pub(crate) fn get_failed(&self) {
-        self.get_errors.of(VERSION).increment();
+        self.get_errors.of(V1).increment();
     }
 
     pub(crate) fn collect(&self, page: &mut Exposition) {

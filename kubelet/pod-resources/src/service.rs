@@ -1,4 +1,4 @@
-//! The methods of the API.
+//! The methods of version 1.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::{Shared, metrics::Method};
 
+#[derive(Debug)]
 pub(crate) struct Service(pub(crate) Arc<Shared>);
 
 #[async_trait]
@@ -71,9 +72,7 @@ impl PodResourcesLister for Service {
 
 impl Service {
     fn begin(&self, method: Method) -> Result<(), Status> {
-        if !self.0.requests.try_take() {
-            return Err(Status::resource_exhausted("rejected by rate limit"));
-        }
+        self.0.take_request()?;
         self.0.metrics.requested(method);
         Ok(())
     }
@@ -97,11 +96,9 @@ impl Service {
         let managers = &self.0.managers;
         let cpus = managers.exclusive_cpus(uid, &container.name);
         let blocks = managers.memory(uid, &container.name);
-        let held = managers.devices();
-        let held = held.map(|manager| manager.devices_of(uid, &container.name));
         ContainerResources {
             name: container.name.clone(),
-            devices: devices(held),
+            devices: devices(self.0.devices_of(uid, container)),
             cpu_ids: cpus.iter().map(i64::from).collect(),
             memory: blocks.iter().map(memory).collect(),
             dynamic_resources: self

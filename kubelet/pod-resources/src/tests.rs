@@ -1,7 +1,10 @@
-use cri_proto::podresources::v1::{
-    AllocatableResourcesRequest, ContainerMemory, ContainerResources, GetPodResourcesRequest,
-    ListPodResourcesRequest, NumaNode, TopologyInfo,
-    pod_resources_lister_client::PodResourcesListerClient,
+use cri_proto::podresources::{
+    v1::{
+        AllocatableResourcesRequest, ContainerMemory, ContainerResources, GetPodResourcesRequest,
+        ListPodResourcesRequest, NumaNode, TopologyInfo,
+        pod_resources_lister_client::PodResourcesListerClient,
+    },
+    v1alpha1,
 };
 use kubelet_api_client::objects::NoObjects;
 use kubelet_cpu_manager::StaticOptions;
@@ -148,6 +151,30 @@ async fn containers_and_the_node_are_told() {
             format!("kubelet_pod_resources_endpoint_{name}{{server_api_version=\"v1\"}} {count}\n");
         assert!(text.contains(&line), "{line} is not in {text}");
     }
+}
+
+#[tokio::test]
+async fn agents_that_know_no_later_version_see_the_containers() {
+    use v1alpha1::pod_resources_lister_client::PodResourcesListerClient;
+    let dir = tempfile::tempdir().unwrap();
+    let (api, _) = serve(dir.path()).await;
+    let channel = kubelet_plugin_manager::socket::channel(&socket_path(dir.path()));
+    let mut client = PodResourcesListerClient::new(channel);
+    let listed = client.list(v1alpha1::ListPodResourcesRequest {}).await;
+    let expected = v1alpha1::PodResources {
+        name: "p".to_owned(),
+        namespace: "ns".to_owned(),
+        containers: vec![v1alpha1::ContainerResources {
+            name: "own".to_owned(),
+            devices: Vec::new(),
+        }],
+    };
+    assert_eq!(listed.unwrap().into_inner().pod_resources, [expected]);
+    let mut page = Exposition::default();
+    api.collect(&mut page);
+    let line = "kubelet_pod_resources_endpoint_requests_total{server_api_version=\"v1alpha1\"} 1\n";
+    let text = page.into_text();
+    assert!(text.contains(line), "{line} is not in {text}");
 }
 
 /// The clock stands still.

@@ -6,7 +6,13 @@ use std::fs;
 use anyhow::{Result, ensure};
 use cri_proto::{
     deviceplugin::v1beta1::{ContainerAllocateResponse, DeviceSpec, Mount},
-    podresources::v1::{AllocatableResourcesRequest, ListPodResourcesRequest},
+    podresources::{
+        v1::{
+            AllocatableResourcesRequest, ListPodResourcesRequest,
+            pod_resources_lister_client::PodResourcesListerClient,
+        },
+        v1alpha1,
+    },
 };
 use e2e::{cri::Cri, images, node::Node};
 use fake_device_plugin::{FakeDevicePlugin, Serving, VARIABLE, device};
@@ -61,7 +67,7 @@ async fn run(mut node: Node) -> Result<()> {
     let mut serving = Some(register(&node, &plugin).await?);
     // The plugin's devices may not be known yet.
     node.await_until("the devices are known", SOON, async |node| {
-        let mut client = node.pod_resources().await?;
+        let mut client = PodResourcesListerClient::new(node.pod_resources().await?);
         let request = AllocatableResourcesRequest {};
         let allocatable = client.get_allocatable_resources(request).await?;
         Ok(allocatable.into_inner().devices.len() == 2)
@@ -75,6 +81,7 @@ async fn run(mut node: Node) -> Result<()> {
     assert_eq!(printed(&node, &id, command).await?, "53\nread-only\n");
     assert_eq!(variable(&node, &id).await?, "card-0");
     assert_eq!(listed(&node).await?, ["card-0"]);
+    assert_eq!(listed_v1alpha1(&node).await?, ["card-0"]);
     assert_eq!(
         health(&pod),
         json!([{"resourceID": "card-0", "health": "Healthy"}])
@@ -177,12 +184,23 @@ async fn printed(node: &Node, id: &str, command: &str) -> Result<String> {
 
 /// The devices of all containers by the pod resources API.
 async fn listed(node: &Node) -> Result<Vec<String>> {
-    let mut client = node.pod_resources().await?;
+    let mut client = PodResourcesListerClient::new(node.pod_resources().await?);
     let listed = client.list(ListPodResourcesRequest {}).await?.into_inner();
     let containers = listed
         .pod_resources
         .into_iter()
         .flat_map(|pod| pod.containers);
+    let devices = containers.flat_map(|container| container.devices);
+    Ok(devices.flat_map(|device| device.device_ids).collect())
+}
+
+/// The devices of all containers by the oldest version of the pod resources API.
+async fn listed_v1alpha1(node: &Node) -> Result<Vec<String>> {
+    use v1alpha1::pod_resources_lister_client::PodResourcesListerClient;
+    let mut client = PodResourcesListerClient::new(node.pod_resources().await?);
+    let request = v1alpha1::ListPodResourcesRequest {};
+    let pods = client.list(request).await?.into_inner().pod_resources;
+    let containers = pods.into_iter().flat_map(|pod| pod.containers);
     let devices = containers.flat_map(|container| container.devices);
     Ok(devices.flat_map(|device| device.device_ids).collect())
 }

@@ -4,7 +4,9 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use cri_proto::podresources::v1::ListPodResourcesRequest;
+use cri_proto::podresources::v1::{
+    ListPodResourcesRequest, pod_resources_lister_client::PodResourcesListerClient,
+};
 use e2e::{cri::Cri, images, node::Node};
 use serde_json::{Value, json};
 
@@ -110,7 +112,7 @@ async fn exclusive_cpus_are_nobody_elses(node: &mut Node) -> Result<()> {
 
 /// The pod resources API lists both pods, and the CPU of one of them.
 async fn check_pod_resources(node: &Node) -> Result<()> {
-    let mut client = node.pod_resources().await?;
+    let mut client = PodResourcesListerClient::new(node.pod_resources().await?);
     let listed = client.list(ListPodResourcesRequest {}).await?.into_inner();
     let pods = listed.pod_resources.iter();
     let mut cpus: Vec<(&str, &[i64])> = pods
