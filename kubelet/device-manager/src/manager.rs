@@ -6,7 +6,10 @@ use std::{
     fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -58,6 +61,8 @@ pub(crate) struct Shared {
     ledger: Mutex<Ledger>,
     /// The version of the ledger in the file.
     saved: Mutex<u64>,
+    /// Whether there was no file, and the node's status was not corrected since.
+    unrecorded: AtomicBool,
     /// Taken while the file is written.
     saving: Arc<tokio::sync::Mutex<()>>,
     /// Grows when a plugin registers, reports its devices, or is gone.
@@ -74,7 +79,9 @@ impl DeviceManager {
     /// A file that cannot be used is kept beside. Blocks.
     pub fn start(dir: &Path, nodes: NodeMask) -> Self {
         let path = dir.join(FILE);
-        let checkpoint = read(&path).unwrap_or_else(|error| {
+        let found = read(&path);
+        let unrecorded = matches!(found, Ok(None));
+        let checkpoint = found.map(Option::unwrap_or_default).unwrap_or_else(|error| {
             let kept = path.with_extension("damaged");
             let renamed = fs::rename(&path, &kept);
             warn!(
@@ -89,6 +96,7 @@ impl DeviceManager {
             dir: dir.to_owned(),
             ledger: Mutex::new(Ledger::new(checkpoint, nodes)),
             saved: Mutex::new(1),
+            unrecorded: AtomicBool::new(unrecorded),
             saving: Arc::default(),
             plugins: watch::Sender::new(0),
             changed_pods: Mutex::default(),
@@ -275,6 +283,20 @@ impl DeviceManager {
         }
     }
 
+    /// Whether this machine has no record of any device, not even of none: it is new, or was made anew,
+    /// and what an older node object tells about extended resources is not of this machine.
+    pub fn is_unrecorded(&self) -> bool {
+        self.0.unrecorded.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the node's status is this machine's from now on. The record is made with the next
+    /// [`save`](Self::save).
+    pub fn record(&self) {
+        if self.0.unrecorded.swap(false, Ordering::Relaxed) {
+            self.ledger().version += 1;
+        }
+    }
+
     /// Writes what containers have to the file, if it has changed.
     ///
     /// # Errors
@@ -347,14 +369,14 @@ impl Drop for Abandons<'_> {
     }
 }
 
-fn read(path: &Path) -> Result<Checkpoint, ReadError> {
+fn read(path: &Path) -> Result<Option<Checkpoint>, ReadError> {
     let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Checkpoint::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
     let mut content = Vec::new();
     file.take(LONGEST).read_to_end(&mut content)?;
-    Ok(Checkpoint::parse(&content)?)
+    Ok(Some(Checkpoint::parse(&content)?))
 }
 
 #[derive(Debug, thiserror::Error)]

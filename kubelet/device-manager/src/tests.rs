@@ -97,6 +97,21 @@ fn ids(ids: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn a_machine_is_new_until_its_node_object_is_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || DeviceManager::start(dir.path(), NodeMask::default());
+    start().save().await.unwrap();
+    let manager = start();
+    assert!(manager.is_unrecorded());
+    manager.record();
+    manager.save().await.unwrap();
+    assert!(!manager.is_unrecorded() && !start().is_unrecorded());
+    // It is not known what a damaged file told.
+    fs::write(dir.path().join(FILE), "{").unwrap();
+    assert!(!start().is_unrecorded());
+}
+
+#[tokio::test]
 async fn containers_keep_their_devices_over_a_restart_of_the_kubelet_and_of_the_plugin() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::start(dir.path());

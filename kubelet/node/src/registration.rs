@@ -2,7 +2,7 @@
 
 use k8s_openapi::{
     api::core::v1::{Node, NodeSpec, Taint},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::{
     Api,
@@ -10,6 +10,7 @@ use kube::{
 };
 use kubelet_api_client::request::{ApiError, ask};
 use kubelet_host::version;
+use kubelet_pod_spec::resources;
 use tracing::{info, warn};
 
 use super::{capacity, options::NodeOptions, patch};
@@ -73,8 +74,10 @@ pub fn new_node(name: &str, options: &NodeOptions) -> Node {
     }
 }
 
-/// Reconciles an existing object with the new one; returns whether it changed.
-pub fn reconcile(new: &Node, existing: &mut Node) -> bool {
+/// Reconciles an existing object with the new one; returns whether it changed. The extended resources
+/// of an object of another machine are set to 0, until device plugins offer them or somebody sets them
+/// again: pods must not be scheduled to devices that are gone.
+fn reconcile(new: &Node, existing: &mut Node, is_new_machine: bool) -> bool {
     let before = existing.clone();
     let annotation = |node: &Node| {
         let annotations = node.metadata.annotations.as_ref();
@@ -108,6 +111,13 @@ pub fn reconcile(new: &Node, existing: &mut Node) -> bool {
     if labels.is_empty() {
         existing.metadata.labels = None;
     }
+    if let Some(status) = existing.status.as_mut().filter(|_| is_new_machine) {
+        for list in [&mut status.capacity, &mut status.allocatable] {
+            let amounts = list.iter_mut().flatten();
+            let extended = amounts.filter(|(name, _)| resources::is_extended(name));
+            extended.for_each(|(_, amount)| *amount = Quantity("0".to_owned()));
+        }
+    }
     if let Some(own) = &new.status {
         let status = existing.status.get_or_insert_default();
         for (of_existing, of_new) in [
@@ -120,7 +130,7 @@ pub fn reconcile(new: &Node, existing: &mut Node) -> bool {
                 Some(known) => {
                     let pages = of_new
                         .iter()
-                        .filter(|(name, _)| kubelet_pod_spec::resources::is_huge_pages(name))
+                        .filter(|(name, _)| resources::is_huge_pages(name))
                         .map(|(name, amount)| (name.clone(), amount.clone()));
                     capacity::update(known, &pages.collect());
                 }
@@ -147,6 +157,7 @@ pub async fn register(
     nodes: &Api<Node>,
     name: &str,
     new: &Node,
+    is_new_machine: bool,
     complaint: &mut Option<String>,
 ) -> Registered {
     let mut refused = |what: &str, error: &ApiError| {
@@ -176,7 +187,7 @@ pub async fn register(
         Err(error) => return refused("cannot read the existing Node object", &error),
     };
     let mut wanted = existing.clone();
-    if reconcile(new, &mut wanted) {
+    if reconcile(new, &mut wanted, is_new_machine) {
         let patch = Patch::Strategic(patch::between(&existing, &wanted));
         let params = PatchParams::default();
         let patched = ask(nodes.patch_status(name, &params, &patch));
@@ -243,7 +254,7 @@ mod tests {
         }))
         .unwrap();
         let new = new_node("node-1", &options());
-        assert!(reconcile(&new, &mut existing));
+        assert!(reconcile(&new, &mut existing, false));
         let value = serde_json::to_value(&existing).unwrap();
         assert_eq!(
             value["metadata"]["labels"]["kubernetes.io/arch"],
@@ -254,6 +265,26 @@ mod tests {
         assert_eq!(value["spec"]["unschedulable"], true);
         assert_eq!(value["spec"]["taints"][0]["key"], "k");
         assert_eq!(value["status"]["capacity"]["cpu"], "64");
-        assert!(!reconcile(&new, &mut existing));
+        assert!(!reconcile(&new, &mut existing, false));
+    }
+
+    #[test]
+    fn devices_of_an_earlier_machine_are_not_this_ones() {
+        let amounts = json!({
+            "vendor.example/gpu": "8", "cpu": "64", "hugepages-2Mi": "1Gi",
+            "kubernetes.io/batch": "3",
+        });
+        let mut existing: Node = serde_json::from_value(json!({
+            "metadata": {"name": "node-1"},
+            "status": {"capacity": amounts, "allocatable": amounts},
+        }))
+        .unwrap();
+        let new = new_node("node-1", &NodeOptions::default());
+        assert!(reconcile(&new, &mut existing, true));
+        let mut expected = amounts;
+        expected["vendor.example/gpu"] = json!("0");
+        let status = serde_json::to_value(&existing.status).unwrap();
+        assert_eq!(status["capacity"], expected);
+        assert_eq!(status["allocatable"], expected);
     }
 }

@@ -148,6 +148,7 @@ impl NodeReporter {
         if self.parts.options.register {
             self.register().await;
         }
+        self.parts.status_source.registered();
         let begun = Instant::now();
         let mut shutting_down = self.parts.status_source.shutting_down();
         loop {
@@ -194,7 +195,9 @@ impl NodeReporter {
             let name = self.parts.node_name.clone();
             let mut node = registration::new_node(&name, &self.parts.options);
             self.apply(&mut node).await;
-            let registering = registration::register(&self.nodes, &name, &node, &mut complaint);
+            let is_new = self.parts.status_source.is_new_machine();
+            let nodes = &self.nodes;
+            let registering = registration::register(nodes, &name, &node, is_new, &mut complaint);
             match time::timeout(self.deadline(), registering).await {
                 Ok(Registered::New) => return self.startup.registered(),
                 Ok(Registered::Before) => return,

@@ -39,6 +39,13 @@ pub trait NodeStatusSource: Send + Sync {
     /// The resources that device plugins offer.
     fn devices(&self) -> DeviceResources;
 
+    /// Whether this machine is new, or was made anew: the extended resources of an older node object
+    /// are not known to be here.
+    fn is_new_machine(&self) -> bool;
+
+    /// The node object is this machine's.
+    fn registered(&self);
+
     /// Unique names of the attachable volumes in use (`volumesInUse`). `None` while unknown; the
     /// node object's value is then kept.
     fn volumes_in_use(&self) -> Option<Vec<String>>;

@@ -58,6 +58,17 @@ impl NodeStatusSource for Kubelet {
         }
     }
 
+    fn is_new_machine(&self) -> bool {
+        self.device_manager()
+            .is_some_and(DeviceManager::is_unrecorded)
+    }
+
+    fn registered(&self) {
+        if let Some(devices) = self.device_manager() {
+            devices.record();
+        }
+    }
+
     fn volumes_in_use(&self) -> Option<Vec<String>> {
         Self::volumes_in_use(self)
     }

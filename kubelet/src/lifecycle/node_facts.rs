@@ -67,6 +67,12 @@ impl NodeSource {
     pub fn facts(&self) -> NodeFacts {
         let mut facts = self.told_facts();
         if let Some(devices) = self.managers.devices() {
+            if devices.is_unrecorded() {
+                // Pods that were bound to an earlier machine of this name.
+                let told = facts.allocatable.iter_mut();
+                let extended = told.filter(|(name, _)| resources::is_extended(name));
+                extended.for_each(|(_, amount)| *amount = 0);
+            }
             // The node object is older.
             let devices = devices.assignable().into_iter();
             let devices = devices.map(|(name, count)| (name, count as i128 * NANOS));
@@ -161,8 +167,10 @@ impl NodeFacts {
 mod tests {
     use std::path::Path;
 
+    use kubelet_device_manager::DeviceManager;
     use kubelet_host::machine::Machine;
     use kubelet_node::capacity::{self, CapacityOptions};
+    use kubelet_topology_manager::NodeMask;
 
     use super::*;
     use crate::config::reservation::reservation;
@@ -193,6 +201,30 @@ mod tests {
         assert_eq!(units("memory"), (3 << 30) - (100 << 20));
         assert_eq!(units("pods"), 10);
         assert_eq!(facts.allocatable.get("ephemeral-storage"), None);
+    }
+
+    #[test]
+    fn devices_of_an_earlier_machine_are_not_given_to_pods() {
+        let dir = tempfile::tempdir().unwrap();
+        let devices = DeviceManager::start(dir.path(), NodeMask::default());
+        let node = serde_json::json!({
+            "metadata": {"name": "node"},
+            "status": {"allocatable": {"cpu": "2", "vendor.example/gpu": "8"}}
+        });
+        let node: Node = serde_json::from_value(node).unwrap();
+        let told = watch::Sender::new(Some(Arc::new(node)));
+        let managers = ResourceManagers::default().with_devices(devices.clone());
+        let source = NodeSource::new(
+            NodeFacts::default(),
+            Some(told.subscribe()),
+            None,
+            Arc::new(managers),
+        );
+        let units = |name: &str| resources::units(source.facts().allocatable[name]);
+        assert_eq!((units("cpu"), units("vendor.example/gpu")), (2, 0));
+        // Somebody may set them again.
+        devices.record();
+        assert_eq!(units("vendor.example/gpu"), 8);
     }
 
     #[test]

@@ -3,12 +3,14 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Node as NodeObject;
+use k8s_openapi::{
+    api::core::v1::Node as NodeObject, apimachinery::pkg::api::resource::Quantity,
+};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use kubelet_node::{
     lease::LeaseKeeper,
@@ -84,6 +86,7 @@ struct FakeStatusSource {
     problems: Mutex<Vec<String>>,
     volumes: Mutex<Option<Vec<String>>>,
     devices: Mutex<DeviceResources>,
+    is_new_machine: AtomicBool,
     shutting_down: watch::Sender<bool>,
 }
 
@@ -104,6 +107,14 @@ impl NodeStatusSource for FakeStatusSource {
         self.devices.lock().clone()
     }
 
+    fn is_new_machine(&self) -> bool {
+        self.is_new_machine.load(Ordering::Relaxed)
+    }
+
+    fn registered(&self) {
+        self.is_new_machine.store(false, Ordering::Relaxed);
+    }
+
     fn volumes_in_use(&self) -> Option<Vec<String>> {
         self.volumes.lock().clone()
     }
@@ -122,12 +133,18 @@ struct Reporting {
 }
 
 fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
+    start_with(api, node, options, FakeStatusSource::default())
+}
+
+fn start_with(
+    api: &Api,
+    node: &Node,
+    options: NodeOptions,
+    status_source: FakeStatusSource,
+) -> Reporting {
     let timeout = Duration::from_secs(120);
     let cri = CriClient::from_channels(node.runtime.channel(), node.runtime.channel(), timeout);
-    let (status_source, cuts) = (
-        Arc::<FakeStatusSource>::default(),
-        Arc::<AtomicUsize>::default(),
-    );
+    let (status_source, cuts) = (Arc::new(status_source), Arc::<AtomicUsize>::default());
     let cancel = CancellationToken::new();
     let follower = NodeWatch::new(api.client(), NAME);
     let object = follower.subscribe();
@@ -332,6 +349,35 @@ async fn what_was_there_before_and_what_others_say_stays() {
         api.condition("Ready")["status"] == "True"
     })
     .await;
+    reporting.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_of_an_earlier_machine_of_this_name_are_not_offered() {
+    let (api, node) = (Api::new(), Node::new());
+    let amounts = json!({"vendor.example/gpu": "8", "vendor.example/nic": "1"});
+    let before = json!({
+        "metadata": {"name": NAME},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    });
+    api.0.create("v1", "nodes", "", before).unwrap();
+    let new_machine = FakeStatusSource {
+        is_new_machine: AtomicBool::new(true),
+        devices: Mutex::new(DeviceResources {
+            capacity: [("vendor.example/nic".to_owned(), Quantity("2".to_owned()))].into(),
+            allocatable: [("vendor.example/nic".to_owned(), Quantity("2".to_owned()))].into(),
+        }),
+        ..FakeStatusSource::default()
+    };
+    let reporting = start_with(&api, &node, NodeOptions::default(), new_machine);
+    reporting.until_ready("True").await;
+    let object = api.node();
+    for list in ["capacity", "allocatable"] {
+        let amounts = &object["status"][list];
+        assert_eq!(amounts["vendor.example/gpu"], "0");
+        assert_eq!(amounts["vendor.example/nic"], "2");
+    }
+    assert!(!reporting.status_source.is_new_machine());
     reporting.stop().await;
 }
 
