@@ -13,9 +13,11 @@ use std::{
     time::Duration,
 };
 
-use atomic_file::Durability;
 use cri_proto::deviceplugin::v1beta1::ListAndWatchResponse;
-use kubelet_host::{repeatable::blocking, state_file::InvalidState};
+use kubelet_host::{
+    saver::{Saver, Snapshot},
+    state_file::InvalidState,
+};
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_topology_manager::NodeMask;
@@ -59,12 +61,9 @@ pub struct DeviceManager(pub(crate) Arc<Shared>);
 pub(crate) struct Shared {
     pub(crate) dir: PathBuf,
     ledger: Mutex<Ledger>,
-    /// The version of the ledger in the file.
-    saved: Mutex<u64>,
+    saver: Saver,
     /// Whether there was no file, and the node's status was not corrected since.
     unrecorded: AtomicBool,
-    /// Taken while the file is written.
-    saving: Arc<tokio::sync::Mutex<()>>,
     /// Grows when a plugin registers, reports its devices, or is gone.
     plugins: watch::Sender<u64>,
     /// Pods with a device whose health has changed.
@@ -95,9 +94,8 @@ impl DeviceManager {
         Self(Arc::new(Shared {
             dir: dir.to_owned(),
             ledger: Mutex::new(Ledger::new(checkpoint, nodes)),
-            saved: Mutex::new(1),
+            saver: Saver::new(1),
             unrecorded: AtomicBool::new(unrecorded),
-            saving: Arc::default(),
             plugins: watch::Sender::new(0),
             changed_pods: Mutex::default(),
             health_changed: Notify::new(),
@@ -302,28 +300,17 @@ impl DeviceManager {
     /// # Errors
     /// The file cannot be written.
     pub async fn save(&self) -> io::Result<()> {
-        // Kept by the write, which goes on if the caller stops waiting for it.
-        let turn = Arc::clone(&self.0.saving).lock_owned().await;
-        let (content, version) = {
+        let snapshot = |saved| {
             let ledger = self.ledger();
-            if ledger.version == *self.0.saved.lock() {
-                return Ok(());
+            if ledger.version == saved {
+                return Ok(None);
             }
-            (ledger.checkpoint().to_file()?, ledger.version)
+            Ok(Some(Snapshot {
+                version: ledger.version,
+                files: vec![(self.0.dir.join(FILE), ledger.checkpoint().to_file()?)],
+            }))
         };
-        let shared = Arc::clone(&self.0);
-        let write = move || -> io::Result<()> {
-            let _turn = turn;
-            let path = shared.dir.join(FILE);
-            let written =
-                atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Synced);
-            written.map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-            })?;
-            *shared.saved.lock() = version;
-            Ok(())
-        };
-        blocking(write).await.map_err(io::Error::other)?
+        self.0.saver.save(snapshot).await
     }
 
     pub(crate) async fn save_soon(&self) {

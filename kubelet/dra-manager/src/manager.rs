@@ -12,7 +12,11 @@ use std::{
 use atomic_file::Durability;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_api_client::objects::Objects;
-use kubelet_host::{clock, repeatable::blocking};
+use kubelet_host::{
+    clock,
+    repeatable::blocking,
+    saver::{Saver, Snapshot},
+};
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::identity::PodUid;
 use parking_lot::{Mutex, MutexGuard};
@@ -61,10 +65,7 @@ pub struct DraManager(Arc<Shared>);
 struct Shared {
     parts: DraParts,
     claims: Mutex<Claims>,
-    /// The version of the claims in the file.
-    saved: Mutex<u64>,
-    /// Taken while the file is written.
-    saving: Arc<tokio::sync::Mutex<()>>,
+    saver: Saver,
     turns: Turns,
     drivers: Mutex<Drivers>,
     /// Deletions of the slices of drivers that are gone.
@@ -103,8 +104,7 @@ impl DraManager {
         Self(Arc::new(Shared {
             parts,
             claims: Mutex::new(Claims::new(claims)),
-            saved: Mutex::new(1),
-            saving: Arc::default(),
+            saver: Saver::new(1),
             turns: Turns::default(),
             drivers: Mutex::default(),
             deletions: Mutex::default(),
@@ -487,33 +487,19 @@ impl DraManager {
 
     /// Writes which pods use which claims to the file, if it has changed.
     async fn save(&self) -> Result<(), DraError> {
-        // Kept by the write, which goes on if the caller stops waiting for it.
-        let turn = Arc::clone(&self.0.saving).lock_owned().await;
-        let failed = |error: io::Error| DraError::Save(error.to_string());
-        let (content, version) = {
+        let snapshot = |saved| {
             let claims = self.claims();
-            if claims.version == *self.0.saved.lock() {
-                return Ok(());
+            if claims.version == saved {
+                return Ok(None);
             }
-            let content = checkpoint::content(claims.all());
-            (
-                content.map_err(|error| failed(error.into()))?,
-                claims.version,
-            )
+            let content = checkpoint::content(claims.all())?;
+            Ok(Some(Snapshot {
+                version: claims.version,
+                files: vec![(self.path(checkpoint::FILE), content)],
+            }))
         };
-        let (shared, path) = (Arc::clone(&self.0), self.path(checkpoint::FILE));
-        let write = move || -> io::Result<()> {
-            let _turn = turn;
-            let written =
-                atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Synced);
-            written.map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-            })?;
-            *shared.saved.lock() = version;
-            Ok(())
-        };
-        let written = blocking(write).await.map_err(io::Error::other);
-        written.and_then(|written| written).map_err(failed)
+        let saved = self.0.saver.save(snapshot).await;
+        saved.map_err(|error| DraError::Save(error.to_string()))
     }
 }
 

@@ -19,6 +19,7 @@ pub mod oom_score;
 pub mod open_files;
 pub mod readiness;
 pub mod repeatable;
+pub mod saver;
 pub mod selinux;
 pub mod state_file;
 pub mod unix_socket;

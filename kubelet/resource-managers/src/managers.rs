@@ -11,11 +11,13 @@ use std::{
     sync::Arc,
 };
 
-use atomic_file::Durability;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cpu_manager::Level;
 use kubelet_device_manager::DeviceManager;
-use kubelet_host::{cpu_set::CpuSet, repeatable::blocking};
+use kubelet_host::{
+    cpu_set::CpuSet,
+    saver::{Saver, Snapshot},
+};
 use kubelet_machine_info::MachineInfo;
 use kubelet_memory_manager::Block;
 use kubelet_metrics::{Collector, Exposition, Family, Gauge};
@@ -43,9 +45,8 @@ pub struct ResourceManagers {
     pub(crate) devices: Option<DeviceManager>,
     keeps_cpu_quota: bool,
     root_dir: PathBuf,
-    pub(crate) state: Arc<Mutex<State>>,
-    /// Taken while files are written.
-    saving: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) state: Mutex<State>,
+    saver: Saver,
     changed: Notify,
     pub(crate) metrics: Metrics,
 }
@@ -55,8 +56,6 @@ pub(crate) struct State {
     pub(crate) held: Held,
     /// Grows with each change.
     version: u64,
-    /// The version in the files.
-    saved: u64,
 }
 
 #[derive(Debug)]
@@ -101,12 +100,8 @@ impl ResourceManagers {
             devices: None,
             keeps_cpu_quota: cpu.is_some_and(|cpu| cpu.keeps_quota),
             root_dir: root_dir.to_owned(),
-            state: Arc::new(Mutex::new(State {
-                held,
-                version: 1,
-                saved: 0,
-            })),
-            saving: Arc::default(),
+            state: Mutex::new(State { held, version: 1 }),
+            saver: Saver::default(),
             changed: Notify::new(),
             metrics,
         })
@@ -287,30 +282,19 @@ impl ResourceManagers {
         if let Some(devices) = &self.devices {
             devices.save().await?;
         }
-        // Kept by the write, which goes on if the caller stops waiting for it.
-        let turn = Arc::clone(&self.saving).lock_owned().await;
-        let (files, version) = {
+        let snapshot = |saved| {
             let state = self.state.lock();
-            if state.version == state.saved {
-                return Ok(());
+            if state.version == saved {
+                return Ok(None);
             }
-            (state.held.files()?, state.version)
+            let files = state.held.files()?.into_iter();
+            let files = files.map(|(name, content)| (self.root_dir.join(name), content));
+            Ok(Some(Snapshot {
+                version: state.version,
+                files: files.collect(),
+            }))
         };
-        let (dir, state) = (self.root_dir.clone(), Arc::clone(&self.state));
-        let write = move || -> io::Result<()> {
-            let _turn = turn;
-            for (name, content) in files {
-                let path = dir.join(name);
-                let written =
-                    atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Synced);
-                written.map_err(|error| {
-                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-                })?;
-            }
-            state.lock().saved = version;
-            Ok(())
-        };
-        blocking(write).await.map_err(io::Error::other)?
+        self.saver.save(snapshot).await
     }
 }
 

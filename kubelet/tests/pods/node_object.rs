@@ -8,9 +8,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::{
-    api::core::v1::Node as NodeObject, apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::{api::core::v1::Node as NodeObject, apimachinery::pkg::api::resource::Quantity};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use kubelet_node::{
     lease::LeaseKeeper,
