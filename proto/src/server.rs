@@ -6,17 +6,23 @@ use std::{
     fmt, io,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use authority::Authorities;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{UnixListener, UnixStream},
+    time::{Sleep, sleep},
 };
 use tonic::{
     codegen::tokio_stream::Stream,
     transport::server::{Connected, UdsConnectInfo},
 };
+use tracing::warn;
+
+/// After a connection could not be accepted.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The accepted connections of a unix socket, for
 /// [`serve_with_incoming`](tonic::transport::server::Router::serve_with_incoming).
@@ -25,8 +31,15 @@ use tonic::{
 /// values that are invalid in URIs: gRPC's C core (Python, C++, Ruby) sends the percent-encoded
 /// path, Java the path. Other gRPC servers accept that, but h2 resets the stream. These servers do
 /// not use the authority, so invalid values are replaced by valid ones.
+///
+/// While connections cannot be accepted, because the process has too many open files, clients wait. The
+/// server does not learn of it: it would ask again at once, and without end.
 #[derive(Debug)]
-pub struct Incoming(UnixListener);
+pub struct Incoming {
+    listener: UnixListener,
+    /// Runs after a connection could not be accepted.
+    pause: Option<Pin<Box<Sleep>>>,
+}
 
 /// A connection that [`Incoming`] accepted.
 pub struct Accepted {
@@ -38,19 +51,37 @@ pub struct Accepted {
 
 impl From<UnixListener> for Incoming {
     fn from(listener: UnixListener) -> Self {
-        Self(listener)
+        Self {
+            listener,
+            pause: None,
+        }
     }
 }
 
 impl Stream for Incoming {
     type Item = io::Result<Accepted>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let accepted = ready!(self.0.poll_accept(context));
-        Poll::Ready(Some(accepted.map(|(stream, _)| Accepted {
-            stream,
-            authorities: Authorities::default(),
-        })))
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            match ready!(self.listener.poll_accept(context)) {
+                Ok((stream, _)) => {
+                    let authorities = Authorities::default();
+                    return Poll::Ready(Some(Ok(Accepted {
+                        stream,
+                        authorities,
+                    })));
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection; trying again in a second");
+                    self.pause = Some(Box::pin(sleep(PAUSE)));
+                }
+            }
+        }
     }
 }
 
