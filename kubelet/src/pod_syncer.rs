@@ -121,6 +121,19 @@ impl Syncer {
         phase
     }
 
+    /// Reports a pod that waits before it starts. After a reboot, its source has it as it ran before.
+    pub(crate) async fn report_waiting(&self, pod: &Pod) {
+        let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
+        if Phase::parse(phase) == Phase::Pending {
+            return;
+        }
+        // Without it, the report of the pod's worker follows.
+        if let Ok(status) = self.status(&PodUid::of(pod), None).await {
+            let state = PodState::new(self.max_container_restart_period);
+            self.report(pod, &status, &state, None, None);
+        }
+    }
+
     /// The pod's IP addresses in its status.
     fn reported_ips(&self, uid: &PodUid) -> Vec<String> {
         let status = self.statuses.get(uid);

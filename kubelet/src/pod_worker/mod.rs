@@ -152,6 +152,11 @@ impl<S: PodSyncer> PodWorkers<S> {
         }
     }
 
+    /// What does the work.
+    pub(crate) const fn syncer(&self) -> &Arc<S> {
+        &self.syncer
+    }
+
     /// Runs the pod as it specifies; starts a worker for a new pod.
     pub fn update(&self, pod: &Arc<Pod>) {
         let uid = PodUid::of(pod);

@@ -135,7 +135,9 @@ impl SyncLoop<'_> {
         let uid = PodUid::of(pod);
         let asks = {
             let (admission, pod, uid) = (self.admission.clone(), Arc::clone(pod), uid.clone());
+            let syncer = Arc::clone(self.workers.syncer());
             async move {
+                syncer.report_waiting(&pod).await;
                 let result = admission.allocate_devices(&pod).await;
                 Allocated { uid, result }
             }
