@@ -281,8 +281,8 @@ impl DeviceManager {
         }
     }
 
-    /// Whether this machine has no record of any device, not even of none: it is new, or was made anew,
-    /// and what an older node object tells about extended resources is not of this machine.
+    /// Whether this machine has no record of devices, not even an empty one: it is new or reinstalled,
+    /// and the extended resources of an older node object are those of another machine.
     pub fn is_unrecorded(&self) -> bool {
         self.0.unrecorded.load(Ordering::Relaxed)
     }

@@ -75,8 +75,8 @@ pub fn new_node(name: &str, options: &NodeOptions) -> Node {
 }
 
 /// Reconciles an existing object with the new one; returns whether it changed. The extended resources
-/// of an object of another machine are set to 0, until device plugins offer them or somebody sets them
-/// again: pods must not be scheduled to devices that are gone.
+/// of an object of another machine are set to 0, until device plugins offer them or an administrator
+/// sets them: pods must not be scheduled to devices that are gone.
 fn reconcile(new: &Node, existing: &mut Node, is_new_machine: bool) -> bool {
     let before = existing.clone();
     let annotation = |node: &Node| {

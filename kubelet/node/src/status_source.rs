@@ -39,8 +39,8 @@ pub trait NodeStatusSource: Send + Sync {
     /// The resources that device plugins offer.
     fn devices(&self) -> DeviceResources;
 
-    /// Whether this machine is new, or was made anew: the extended resources of an older node object
-    /// are not known to be here.
+    /// Whether this machine is new or reinstalled: the extended resources of an older node object are
+    /// those of another machine.
     fn is_new_machine(&self) -> bool;
 
     /// The node object is this machine's.

@@ -222,7 +222,7 @@ mod tests {
         );
         let units = |name: &str| resources::units(source.facts().allocatable[name]);
         assert_eq!((units("cpu"), units("vendor.example/gpu")), (2, 0));
-        // Somebody may set them again.
+        // An administrator may set them.
         devices.record();
         assert_eq!(units("vendor.example/gpu"), 8);
     }
