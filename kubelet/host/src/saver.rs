@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use crate::repeatable::blocking;
 
-/// Who may read and write the files.
+/// The mode of the files.
 const MODE: u32 = 0o600;
 
 /// A state at a time, as files.
