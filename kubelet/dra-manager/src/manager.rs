@@ -1,39 +1,38 @@
 //! The manager of claims.
 
+mod device_health;
+mod turns;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
-use atomic_file::Durability;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_api_client::objects::Objects;
-use kubelet_host::{
-    clock,
-    repeatable::blocking,
-    saver::{Saver, Snapshot},
-};
+use kubelet_host::saver::{Saver, Snapshot};
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::identity::PodUid;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
-    sync::{Notify, OwnedMutexGuard},
+    sync::Notify,
     time::{Instant, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::warn;
 
+use self::turns::Turns;
 use crate::{
     checkpoint,
     claims::{ClaimKey, Claims, PreparedClaim},
     driver::Driver,
     drivers::Drivers,
     error::DraError,
-    health::{self, DeviceHealth, DeviceName, HealthReports},
+    health::{self, HealthReports},
     metrics::Metrics,
     pod_claims::{self, NamedClaim},
     slices::ClusterNode,
@@ -358,51 +357,6 @@ impl DraManager {
         known.cloned().collect()
     }
 
-    /// The health of a container's devices, by the name of the claim and request.
-    pub fn health_of(
-        &self,
-        pod: &Pod,
-        container: &Container,
-    ) -> BTreeMap<String, Vec<DeviceHealth>> {
-        let mut health = BTreeMap::new();
-        let (claims, reports, now) = (self.claims(), self.health(), clock::now());
-        for (name, request, key) in pod_claims::named_by(pod, container) {
-            let Some(claim) = claims.get(&key) else {
-                continue;
-            };
-            let request_name = request.unwrap_or_default();
-            let mut devices = Vec::<DeviceHealth>::new();
-            for (driver, device) in claim.devices().filter(|(_, it)| it.is_of(request_name)) {
-                let id = device.cdi.first().cloned();
-                let id = id.unwrap_or_else(|| format!("{driver}/{}/{}", device.pool, device.name));
-                if devices.iter().any(|known| known.id == id) {
-                    continue;
-                }
-                let (health, message) = reports.of(driver, &device.pool, &device.name, now);
-                devices.push(DeviceHealth {
-                    id,
-                    health,
-                    message: message.map(str::to_owned),
-                });
-            }
-            if !devices.is_empty() {
-                health.insert(pod_claims::resource_name(name, request), devices);
-            }
-        }
-        health
-    }
-
-    /// Waits until the health of devices changes, and returns the pods that have one of them.
-    pub async fn changed_pods(&self) -> BTreeSet<PodUid> {
-        loop {
-            let changed = std::mem::take(&mut *self.0.changed_pods.lock());
-            if !changed.is_empty() {
-                return changed.iter().map(|uid| PodUid::from(&**uid)).collect();
-            }
-            self.0.health_changed.notified().await;
-        }
-    }
-
     fn claims(&self) -> MutexGuard<'_, Claims> {
         self.0.claims.lock()
     }
@@ -448,36 +402,6 @@ impl DraManager {
                 cluster.delete_slices(Some(&name)).await;
             });
             deletions.insert(driver.to_owned(), AbortOnDropHandle::new(deletion));
-        }
-    }
-
-    /// Notes that the health of a driver's devices has changed.
-    pub(crate) async fn health_changed(&self, driver: &str, devices: &[DeviceName]) {
-        if devices.is_empty() {
-            return;
-        }
-        let pods: Vec<String> = {
-            let claims = self.claims();
-            let pods = devices.iter();
-            let pods = pods.flat_map(|(pool, name)| claims.pods_with(driver, pool, name));
-            pods.cloned().collect()
-        };
-        if !pods.is_empty() {
-            self.0.changed_pods.lock().extend(pods);
-            self.0.health_changed.notify_one();
-        }
-        let turn = Arc::clone(&self.0.saving_health).lock_owned().await;
-        let (content, path) = (self.health().content(), self.path(health::FILE));
-        let write = move || {
-            let _turn = turn;
-            let content = content.map_err(io::Error::other)?;
-            atomic_file::replace(&path, content.as_bytes(), 0o600, Durability::Unsynced)
-        };
-        if let Err(error) = blocking(write)
-            .await
-            .unwrap_or_else(|error| Err(error.into()))
-        {
-            warn!(%error, "cannot save the health of devices");
         }
     }
 
@@ -539,32 +463,6 @@ fn batches(claims: &[PreparedClaim]) -> BTreeMap<String, Vec<PreparedClaim>> {
         }
     }
     batches
-}
-
-/// Turns at claims: one pod at a time prepares or releases a claim.
-#[derive(Debug, Default)]
-struct Turns(Mutex<BTreeMap<ClaimKey, Weak<tokio::sync::Mutex<()>>>>);
-
-impl Turns {
-    /// Waits for the turns at these claims, in one order for all callers.
-    async fn take(&self, keys: impl Iterator<Item = &ClaimKey>) -> Vec<OwnedMutexGuard<()>> {
-        let keys: BTreeSet<&ClaimKey> = keys.collect();
-        let mut taken = Vec::with_capacity(keys.len());
-        for key in keys {
-            let turn = {
-                let mut turns = self.0.lock();
-                turns.retain(|_, turn| turn.strong_count() > 0);
-                let known = turns.get(key).and_then(Weak::upgrade);
-                known.unwrap_or_else(|| {
-                    let turn = Arc::default();
-                    turns.insert(key.clone(), Arc::downgrade(&turn));
-                    turn
-                })
-            };
-            taken.push(turn.lock_owned().await);
-        }
-        taken
-    }
 }
 
 /// The content of a file, if it exists.
