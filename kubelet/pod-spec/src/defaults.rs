@@ -1,6 +1,7 @@
 //! The API server's defaults for pod fields. Static pods do not pass the API server, so the kubelet
 //! sets the defaults itself.
 
+use image_reference::{DEFAULT_TAG, ImageReference};
 use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, EnvVar, Lifecycle, LifecycleHandler, ObjectFieldSelector, Pod,
     PodSecurityContext, PodSpec, Probe, ResourceRequirements, Volume,
@@ -14,13 +15,25 @@ const DEFAULT_MODE: i32 = 0o644;
 
 /// Sets all unset fields of a pod that have a default.
 pub fn set_defaults(pod: &mut Pod) {
+    set_field_defaults(pod);
+    if let Some(spec) = &mut pod.spec {
+        set_pod_resources(spec);
+    }
+}
+
+/// Sets all unset fields that have a default, except for pod-level resources, which are computed.
+pub(crate) fn set_field_defaults(pod: &mut Pod) {
     let spec = pod.spec.get_or_insert_default();
     text(&mut spec.dns_policy, "ClusterFirst");
     text(&mut spec.restart_policy, "Always");
     text(&mut spec.scheduler_name, "default-scheduler");
     spec.security_context
         .get_or_insert_with(PodSecurityContext::default);
-    spec.termination_grace_period_seconds.get_or_insert(30);
+    // As upstream.
+    let grace = spec.termination_grace_period_seconds.get_or_insert(30);
+    if *grace < 0 {
+        *grace = 1;
+    }
     spec.enable_service_links.get_or_insert(true);
     // `serviceAccount` is the deprecated name of the same field.
     if is_empty(&spec.service_account_name) {
@@ -33,7 +46,6 @@ pub fn set_defaults(pod: &mut Pod) {
     for container in containers(spec) {
         set_container_defaults(container, host_network);
     }
-    set_pod_resources(spec);
 }
 
 /// Sets defaults of pod-level resources, if the pod has any: from its containers, then from its
@@ -100,9 +112,6 @@ fn set_container_defaults(container: &mut Container, host_network: bool) {
     for variable in container.env.iter_mut().flatten() {
         set_env_defaults(variable);
     }
-    if let Some(context) = &mut container.security_context {
-        text(&mut context.proc_mount, "Default");
-    }
     for probe in [
         &mut container.liveness_probe,
         &mut container.readiness_probe,
@@ -127,11 +136,7 @@ fn set_container_defaults(container: &mut Container, host_network: bool) {
 
 /// Requests default to the limits.
 fn set_requests(resources: &mut ResourceRequirements) {
-    let Some(limits) = resources
-        .limits
-        .as_ref()
-        .filter(|limits| !limits.is_empty())
-    else {
+    let Some(limits) = &resources.limits else {
         return;
     };
     let requests = resources.requests.get_or_insert_default();
@@ -143,12 +148,14 @@ fn set_requests(resources: &mut ResourceRequirements) {
 }
 
 fn set_env_defaults(variable: &mut EnvVar) {
-    if let Some(field) = variable
-        .value_from
-        .as_mut()
-        .and_then(|source| source.field_ref.as_mut())
-    {
+    let Some(source) = &mut variable.value_from else {
+        return;
+    };
+    if let Some(field) = &mut source.field_ref {
         set_field_ref_defaults(field);
+    }
+    if let Some(key) = &mut source.file_key_ref {
+        key.optional.get_or_insert(false);
     }
 }
 
@@ -198,6 +205,15 @@ fn set_volume_defaults(volume: &mut Volume) {
         let policy = pull_policy(source.reference.as_deref().unwrap_or_default());
         text(&mut source.pull_policy, policy);
     }
+    if let Some(template) = volume
+        .ephemeral
+        .as_mut()
+        .and_then(|source| source.volume_claim_template.as_mut())
+    {
+        let mode = &mut template.spec.volume_mode;
+        mode.get_or_insert_with(|| "Filesystem".to_owned());
+    }
+    set_in_tree_volume_defaults(volume);
     let mut files = Vec::new();
     if let Some(source) = &mut volume.downward_api {
         source.default_mode.get_or_insert(DEFAULT_MODE);
@@ -221,15 +237,40 @@ fn set_volume_defaults(volume: &mut Volume) {
     }
 }
 
+/// Defaults of the kinds of volumes that CSI drivers have replaced.
+fn set_in_tree_volume_defaults(volume: &mut Volume) {
+    if let Some(source) = &mut volume.iscsi {
+        text(&mut source.iscsi_interface, "default");
+    }
+    if let Some(source) = &mut volume.rbd {
+        text(&mut source.pool, "rbd");
+        text(&mut source.user, "admin");
+        text(&mut source.keyring, "/etc/ceph/keyring");
+    }
+    if let Some(source) = &mut volume.azure_disk {
+        for (field, value) in [
+            (&mut source.caching_mode, "ReadWrite"),
+            (&mut source.fs_type, "ext4"),
+            (&mut source.kind, "Shared"),
+        ] {
+            field.get_or_insert_with(|| value.to_owned());
+        }
+        source.read_only.get_or_insert(false);
+    }
+    if let Some(source) = &mut volume.scale_io {
+        text(&mut source.storage_mode, "ThinProvisioned");
+        text(&mut source.fs_type, "xfs");
+    }
+}
+
 /// The default pull policy. An image with the tag `latest`, explicit or implied, may have changed.
 fn pull_policy(image: &str) -> &'static str {
-    if image.is_empty() || image.contains('@') {
+    let Ok(image) = ImageReference::parse(image) else {
         return "IfNotPresent";
-    }
-    let name = image.rsplit('/').next().unwrap_or(image);
-    match name.split_once(':') {
-        None | Some((_, "latest")) => "Always",
-        Some(_) => "IfNotPresent",
+    };
+    match (image.tag(), image.digest()) {
+        (None, None) | (Some(DEFAULT_TAG), _) => "Always",
+        _ => "IfNotPresent",
     }
 }
 
@@ -291,17 +332,26 @@ mod tests {
     }
 
     #[test]
+    fn a_negative_grace_period_becomes_a_second() {
+        let spec = defaulted(json!({"containers": [], "terminationGracePeriodSeconds": -1}));
+        assert_eq!(spec["terminationGracePeriodSeconds"], 1);
+    }
+
+    #[test]
     fn pull_policy_follows_the_tag() {
         for (image, policy) in [
             ("nginx", "Always"),
             ("nginx:latest", "Always"),
             ("registry:5000/nginx", "Always"),
             ("registry:5000/nginx:1.27", "IfNotPresent"),
-            ("nginx@sha256:abc", "IfNotPresent"),
-            ("nginx:latest@sha256:abc", "IfNotPresent"),
+            ("", "IfNotPresent"),
+            ("Nginx", "IfNotPresent"),
         ] {
             assert_eq!(pull_policy(image), policy, "{image}");
         }
+        let digest = format!("sha256:{}", "a".repeat(64));
+        assert_eq!(pull_policy(&format!("nginx@{digest}")), "IfNotPresent");
+        assert_eq!(pull_policy(&format!("nginx:latest@{digest}")), "Always");
     }
 
     #[test]

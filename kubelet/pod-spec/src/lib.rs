@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod amount_or_share;
+pub mod config_hash;
 pub mod cpu;
 pub mod defaults;
 pub mod directory;

@@ -1,19 +1,19 @@
 //! Static pods: pods without an API server. Their identity is derived from the manifest, its
 //! location and the node.
 
-use std::path::Path;
+use std::{
+    os::unix::ffi::OsStrExt,
+    path::{Component, Path, PathBuf},
+};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};
 use kubelet_pod_spec::{
+    config_hash::config_hash,
     defaults::set_defaults,
     identity::CONFIG_HASH,
     manifest::ManifestError,
     validation::{static_pod::validate_references, validate_pod},
 };
-use sha2::{Digest, Sha256};
-
-/// Hexadecimal digits of a static pod's UID.
-const UID_DIGITS: usize = 32;
 
 /// The location of a static pod's manifest.
 #[derive(Clone, Copy, Debug)]
@@ -26,18 +26,17 @@ pub enum Origin<'a> {
 
 /// Completes a static pod from a manifest: sets its UID, name, namespace and node, and defaults.
 ///
-/// The UID is computed before defaulting, so that a later kubelet with other defaults does not
-/// replace running pods.
-///
 /// # Errors
 /// All validation errors of the pod.
 pub fn static_pod(mut pod: Pod, origin: Origin<'_>, node_name: &str) -> Result<Pod, ManifestError> {
     let uid = match pod.metadata.uid.take().filter(|uid| !uid.is_empty()) {
         Some(uid) => uid,
-        None => hash(&pod, origin, node_name).map_err(|error| ManifestError::Type {
-            field: "metadata".to_owned(),
-            message: error.to_string(),
-        })?,
+        None => {
+            config_hash(&pod, &place(origin, node_name)).map_err(|error| ManifestError::Type {
+                field: "metadata".to_owned(),
+                message: error.to_string(),
+            })?
+        }
     };
     set_defaults(&mut pod);
 
@@ -89,22 +88,28 @@ fn tolerate(tolerations: &mut Vec<Toleration>) {
     }
 }
 
-fn hash(pod: &Pod, origin: Origin<'_>, node_name: &str) -> Result<String, serde_json::Error> {
-    let mut hasher = Sha256::new_with_prefix(serde_json::to_vec(pod)?);
-    let place = match origin {
-        Origin::File(path) => format!("\0host:{node_name}\0file:{}", path.display()),
-        Origin::Url(url) => format!("\0url:{url}"),
-    };
-    hasher.update(place.as_bytes());
-    let mut hex = String::with_capacity(UID_DIGITS);
-    for byte in hasher.finalize().iter().take(UID_DIGITS / 2) {
-        hex.extend(
-            [byte >> 4, byte & 0xf]
-                .into_iter()
-                .filter_map(|digit| char::from_digit(u32::from(digit), 16)),
-        );
+/// What distinguishes equal manifests, as upstream.
+fn place(origin: Origin<'_>, node_name: &str) -> Vec<u8> {
+    match origin {
+        Origin::File(path) => {
+            let path = cleaned(path);
+            let node = format!("host:{node_name}file:");
+            [node.as_bytes(), path.as_os_str().as_bytes()].concat()
+        }
+        Origin::Url(url) => format!("url:{url}").into_bytes(),
     }
-    Ok(hex)
+}
+
+/// The path without `..`; upstream resolves it as text, without looking at symlinks.
+fn cleaned(path: &Path) -> PathBuf {
+    let mut cleaned = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => _ = cleaned.pop(),
+            component => cleaned.push(component),
+        }
+    }
+    cleaned
 }
 
 #[cfg(test)]
@@ -150,6 +155,7 @@ mod tests {
 
         let one = uid("web:1", "/m/a", "n");
         assert_eq!(one, uid("web:1", "/m/a", "n"));
+        assert_eq!(one, uid("web:1", "/x/..//m/./a", "n"));
         assert_eq!(one.len(), 32);
         assert!(one.bytes().all(|byte| byte.is_ascii_hexdigit()));
         for other in [

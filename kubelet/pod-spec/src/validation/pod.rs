@@ -129,10 +129,6 @@ fn validate_policies(spec: &PodSpec, path: &Path, faults: &mut Faults) {
     if let Some(os) = &spec.os {
         faults.one_of(&path.child("os").child("name"), &os.name, &["linux"]);
     }
-    faults.non_negative(
-        &path.child("terminationGracePeriodSeconds"),
-        spec.termination_grace_period_seconds.unwrap_or_default(),
-    );
     if let Some(deadline) = spec.active_deadline_seconds {
         faults.range(
             &path.child("activeDeadlineSeconds"),

@@ -128,10 +128,6 @@ fn policies() {
         "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\"",
     );
     one(
-        faults(&[("/spec/terminationGracePeriodSeconds", json!(-1))]),
-        "spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0",
-    );
-    one(
         faults(&[("/spec/dnsPolicy", json!("None"))]),
         "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
     );
