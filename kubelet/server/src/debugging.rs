@@ -70,7 +70,11 @@ pub(super) fn routes<V: NodeView>(
             gates.clone(),
         ))
         .merge(commands::routes(view.clone(), &gates.runs))
-        .merge(checkpoint::routes(view.clone(), options.root_dir.clone()))
+        .merge(if handlers.checkpoint {
+            checkpoint::routes(view.clone(), options.root_dir.clone())
+        } else {
+            Router::new()
+        })
         .merge(optional(
             handlers.system_log,
             system_logs::routes(PathBuf::from(SYSTEM_LOGS)),

@@ -112,6 +112,8 @@ pub struct HandlerOptions {
     pub profiling: bool,
     /// `/debug/flags/v` (`enableDebugFlagsHandler`).
     pub debug_flags: bool,
+    /// `/checkpoint/` (feature gate `ContainerCheckpoint`).
+    pub checkpoint: bool,
 }
 
 impl Default for HandlerOptions {
@@ -122,6 +124,7 @@ impl Default for HandlerOptions {
             system_log: true,
             profiling: true,
             debug_flags: true,
+            checkpoint: true,
         }
     }
 }

@@ -16,6 +16,12 @@ impl Faults {
             .push(format!("{field}: invalid value {value}: {rule}"));
     }
 
+    /// A field that has no effect unless a feature gate is on.
+    pub(super) fn require(&mut self, field: &str, gate: &str) {
+        self.0
+            .push(format!("{field}: requires the feature gate {gate}"));
+    }
+
     pub(super) fn port(&mut self, field: &str, port: i32) {
         if !(1..=65535).contains(&port) {
             self.add(field, port, "must be between 1 and 65535, inclusive");

@@ -74,7 +74,8 @@ fn credential_providers(flags: &Flags) -> Result<Vec<CredentialProvider>, Provid
 /// The verification policy of a validated configuration.
 fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
     match config.image_pull_credentials_verification_policy.as_str() {
-        "NeverVerify" => VerificationPolicy::NeverVerify,
+        // Empty if the feature gate is off.
+        "" | "NeverVerify" => VerificationPolicy::NeverVerify,
         "NeverVerifyAllowlistedImages" => VerificationPolicy::NeverVerifyAllowlistedImages(
             config
                 .preloaded_images_verification_allowlist

@@ -5,7 +5,10 @@
 
 use go_duration::GoDuration;
 
-use super::kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration};
+use super::{
+    feature_gates::{CRASH_LOOP_MAXIMUM, VERIFY_PULLED_IMAGES, is_on},
+    kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
+};
 
 /// Sets the default of every field that is not set.
 pub fn set_defaults(config: &mut KubeletConfiguration) {
@@ -34,10 +37,12 @@ pub fn set_defaults(config: &mut KubeletConfiguration) {
     );
     unset(&mut c.registry_pull_qps, 5);
     zero(&mut c.registry_burst, 10);
-    zero(
-        &mut c.image_pull_credentials_verification_policy,
-        "NeverVerifyPreloadedImages".to_owned(),
-    );
+    if is_on(c, VERIFY_PULLED_IMAGES) {
+        zero(
+            &mut c.image_pull_credentials_verification_policy,
+            "NeverVerifyPreloadedImages".to_owned(),
+        );
+    }
     unset(&mut c.event_record_qps, 50);
     zero(&mut c.event_burst, 100);
     unset(&mut c.enable_debugging_handlers, true);
@@ -120,10 +125,12 @@ pub fn set_defaults(config: &mut KubeletConfiguration) {
         "unix:///run/containerd/containerd.sock".to_owned(),
     );
     zero(&mut c.pod_logs_dir, "/var/log/pods".to_owned());
-    unset(
-        &mut c.crash_loop_back_off.max_container_restart_period,
-        seconds(300),
-    );
+    if is_on(c, CRASH_LOOP_MAXIMUM) {
+        unset(
+            &mut c.crash_loop_back_off.max_container_restart_period,
+            seconds(300),
+        );
+    }
 }
 
 /// Sets a field whose zero value means "not set".

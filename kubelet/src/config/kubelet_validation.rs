@@ -7,13 +7,22 @@ use go_duration::GoDuration;
 use kubelet_pod_spec::quantity;
 
 use super::{
-    cgroup_settings, eviction_settings, faults::Faults, image_settings::validate_allowlist,
-    kubelet_configuration::KubeletConfiguration, reservation, shutdown_settings,
+    cgroup_settings, eviction_settings,
+    faults::Faults,
+    feature_gates::{
+        self, CRASH_LOOP_MAXIMUM, SERVING_CERTIFICATES, SHUTDOWN, SHUTDOWN_BY_PRIORITY,
+        VERIFY_PULLED_IMAGES,
+    },
+    image_settings::validate_allowlist,
+    kubelet_configuration::KubeletConfiguration,
+    reservation, shutdown_settings,
 };
 
 /// The faults of a configuration with defaults; empty when it is valid.
 pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     let mut faults = Faults::default();
+    feature_gates::validate(config, &mut faults);
+    features(config, &mut faults);
     ports_and_addresses(config, &mut faults);
     ranges(config, &mut faults);
     choices(config, &mut faults);
@@ -24,6 +33,53 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     shutdown_settings::validate(config, &mut faults);
     logs_and_images(config, &mut faults);
     faults.into_list()
+}
+
+/// Fields that need a feature gate.
+fn features(c: &KubeletConfiguration, faults: &mut Faults) {
+    let by_priority = !c.shutdown_grace_period_by_pod_priority.is_empty();
+    let restart_period = &c.crash_loop_back_off.max_container_restart_period;
+    for (gate, field, is_set) in [
+        (
+            SHUTDOWN,
+            "shutdownGracePeriod",
+            !c.shutdown_grace_period.is_zero(),
+        ),
+        (
+            SHUTDOWN,
+            "shutdownGracePeriodCriticalPods",
+            !c.shutdown_grace_period_critical_pods.is_zero(),
+        ),
+        (
+            SHUTDOWN_BY_PRIORITY,
+            "shutdownGracePeriodByPodPriority",
+            by_priority,
+        ),
+        (
+            CRASH_LOOP_MAXIMUM,
+            "crashLoopBackOff.maxContainerRestartPeriod",
+            restart_period.is_some(),
+        ),
+        (
+            VERIFY_PULLED_IMAGES,
+            "imagePullCredentialsVerificationPolicy",
+            !c.image_pull_credentials_verification_policy.is_empty(),
+        ),
+        (
+            VERIFY_PULLED_IMAGES,
+            "preloadedImagesVerificationAllowlist",
+            !c.preloaded_images_verification_allowlist.is_empty(),
+        ),
+        (
+            SERVING_CERTIFICATES,
+            "serverTLSBootstrap",
+            c.server_tls_bootstrap,
+        ),
+    ] {
+        if is_set && !feature_gates::is_on(c, gate) {
+            faults.require(field, gate);
+        }
+    }
 }
 
 fn ports_and_addresses(c: &KubeletConfiguration, faults: &mut Faults) {
@@ -167,16 +223,18 @@ fn choices(c: &KubeletConfiguration, faults: &mut Faults) {
         &c.config_map_and_secret_change_detection_strategy,
         &["Get", "Cache", "Watch"],
     );
-    faults.choice(
-        "imagePullCredentialsVerificationPolicy",
-        &c.image_pull_credentials_verification_policy,
-        &[
-            "NeverVerify",
-            "NeverVerifyPreloadedImages",
-            "NeverVerifyAllowlistedImages",
-            "AlwaysVerify",
-        ],
-    );
+    if feature_gates::is_on(c, VERIFY_PULLED_IMAGES) {
+        faults.choice(
+            "imagePullCredentialsVerificationPolicy",
+            &c.image_pull_credentials_verification_policy,
+            &[
+                "NeverVerify",
+                "NeverVerifyPreloadedImages",
+                "NeverVerifyAllowlistedImages",
+                "AlwaysVerify",
+            ],
+        );
+    }
     faults.choice("logging.format", &c.logging.format, &["text", "json"]);
 }
 

@@ -16,7 +16,11 @@ use kubelet_server::{
 };
 use serde_json::{Map, Value};
 
-use super::{kubelet_configuration::KubeletConfiguration, values::span};
+use super::{
+    feature_gates::{self, CHECKPOINT},
+    kubelet_configuration::KubeletConfiguration,
+    values::span,
+};
 
 /// The authorization mode, as a JSON pointer.
 const MODE: &str = "/authorization/mode";
@@ -95,6 +99,7 @@ pub(super) fn server_options(
                 system_log: config.enable_system_log_handler != Some(false),
                 profiling: config.enable_profiling_handler != Some(false),
                 debug_flags: config.enable_debug_flags_handler != Some(false),
+                checkpoint: feature_gates::is_on(config, CHECKPOINT),
             },
             streaming_roots: Roots::of_this_machine(),
             configz: configz(config),
