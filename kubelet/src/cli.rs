@@ -21,6 +21,7 @@ use value::Kind;
 use crate::{
     config::{flags::Flags, support},
     gc_command::GcOptions,
+    lock_file::LockFileOptions,
     logs_command::LogsOptions,
     status_command::StatusOptions,
 };
@@ -142,7 +143,6 @@ fn argument(flag: &'static Flag) -> Arg {
 
 fn help(flag: &Flag) -> StyledStr {
     let note = match flag.target {
-        Target::Refused(_) => " (not supported yet)",
         Target::Unused => " (no effect)",
         Target::Field(field) if !support::has_effect_inside(field) => " (no effect yet)",
         Target::Field(_) | Target::Node => "",
@@ -180,6 +180,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         container_gc: container_gc(matches)?,
         set_kernel_tunables: switch(matches, "set-kernel-tunables", true),
         external_cloud_provider: cloud_provider(text("cloud-provider").as_deref())?,
+        lock_file: lock_file(text("lock-file"), matches)?,
         ..Flags::default()
     };
     for flag in GROUPS.iter().flat_map(|(_, flags)| *flags) {
@@ -192,8 +193,6 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
             }
             Target::Node => {}
             Target::Unused => flags.without_effect.push(format!("--{}", flag.name)),
-            Target::Refused(_) if is_off(&value) => {}
-            Target::Refused(why) => return Err(format!("--{}: {why}", flag.name)),
             Target::Field(field) => {
                 if !support::has_effect_inside(field) {
                     flags.without_effect.push(format!("--{}", flag.name));
@@ -248,11 +247,6 @@ fn switch(matches: &ArgMatches, name: &str, default: bool) -> bool {
     given.unwrap_or(default)
 }
 
-/// Whether a flag only turns its function off.
-fn is_off(value: &Value) -> bool {
-    matches!(value, Value::Bool(false)) || value.as_str() == Some("")
-}
-
 /// Sets the field at a dotted path.
 fn set(object: &mut Map<String, Value>, path: &str, value: Value) {
     match path.split_once('.') {
@@ -267,6 +261,23 @@ fn set(object: &mut Map<String, Value>, path: &str, value: Value) {
                 set(child, rest, value);
             }
         }
+    }
+}
+
+fn lock_file(
+    path: Option<String>,
+    matches: &ArgMatches,
+) -> Result<Option<LockFileOptions>, String> {
+    let exit_on_contention = switch(matches, "exit-on-lock-contention", false);
+    match path {
+        Some(path) => Ok(Some(LockFileOptions {
+            path: PathBuf::from(path),
+            exit_on_contention,
+        })),
+        None if exit_on_contention => {
+            Err("--exit-on-lock-contention requires --lock-file".to_owned())
+        }
+        None => Ok(None),
     }
 }
 
@@ -386,11 +397,8 @@ mod tests {
             text.contains("localhost") && text.contains("IP address"),
             "{text}"
         );
-        let text = error(&["--lock-file=/run/lock"]);
-        assert!(
-            text.contains("--lock-file: another lock file is not supported yet"),
-            "{text}"
-        );
+        let text = error(&["--exit-on-lock-contention"]);
+        assert!(text.contains("requires --lock-file"), "{text}");
         let text = error(&["--cloud-provider=aws"]);
         assert!(text.contains("\"external\""), "{text}");
         let text = error(&["--node-labels=node-role.kubernetes.io/control-plane="]);

@@ -20,6 +20,7 @@ mod host;
 mod housekeeping;
 pub mod kubelet;
 pub mod lifecycle;
+pub mod lock_file;
 pub mod logging;
 pub mod logs_command;
 mod measured_pods;

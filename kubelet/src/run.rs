@@ -30,6 +30,7 @@ use crate::{
     config::settings::Settings,
     host,
     kubelet::{Kubelet, KubeletError, KubeletParts, pod_runner::PodRunner},
+    lock_file::{LockFile, LockFileError},
     resource_managers::{self, Devices, device_dir},
     root_dir::{RootDirError, RootDirLock},
     run_once::RunOnceResult,
@@ -51,6 +52,9 @@ pub enum RunError {
     /// The root directory is unusable.
     #[error(transparent)]
     RootDir(#[from] RootDirError),
+    /// The lock file is unusable.
+    #[error(transparent)]
+    LockFile(#[from] LockFileError),
     /// A server cannot start.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -138,6 +142,16 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     );
     let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
     cancel_on_signals(&cancel)?;
+    let lock_file = match &settings.lock_file {
+        Some(options) => match LockFile::acquire(options, &cancel).await? {
+            Some(lock_file) => Some(lock_file),
+            None => return Ok(Vec::new()),
+        },
+        None => None,
+    };
+    if let Some(lock_file) = lock_file {
+        tasks.spawn(give_way(lock_file, cancel.clone()));
+    }
     let _lock = RootDirLock::acquire(&options.node.root_dir)?;
     let machine = Machine::read();
     let capacity = capacity::read(&machine, &options.node.root_dir, &options.capacity);
@@ -206,6 +220,15 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     tasks.wait().await;
     info!("stopped; pods keep running");
     result
+}
+
+/// Holds the lock file, and stops the kubelet when another process wants it.
+async fn give_way(mut lock_file: LockFile, cancel: CancellationToken) {
+    let contention = lock_file.contention();
+    if cancel.run_until_cancelled(contention).await.is_some() {
+        info!("another process wants the lock file (--exit-on-lock-contention)");
+        cancel.cancel();
+    }
 }
 
 /// Refuses to start while swap is on.

@@ -25,13 +25,9 @@ pub(super) enum Target {
     Node,
     /// Not implemented, and harmless to ignore.
     Unused,
-    /// Not implemented, and misleading to ignore; the reason.
-    Refused(&'static str),
 }
 
-use Target::{Field, Node, Refused, Unused};
-
-const LOCK: &str = "another lock file is not supported yet; the root directory has its own lock";
+use Target::{Field, Node, Unused};
 
 const fn flag(name: &'static str, kind: Kind, target: Target, help: &'static str) -> Flag {
     Flag {
@@ -54,8 +50,8 @@ pub(super) const GROUPS: &[(&str, &[Flag])] = &[
             flag("root-dir", Text, Node, "directory of the kubelet's files, volumes and status socket [default: /var/lib/kubelet]"),
             flag("runonce", Bool, Field("runOnce"), "start the pods from the manifests, report on each, and exit"),
             flag("feature-gates", BoolMap, Field("featureGates"), "feature gates to enable or disable"),
-            flag("lock-file", Text, Refused(LOCK), "lock file to hold"),
-            flag("exit-on-lock-contention", Bool, Refused(LOCK), "exit when another process wants the lock file"),
+            flag("lock-file", Text, Node, "file to lock before the start; waits for the process that holds it"),
+            flag("exit-on-lock-contention", Bool, Node, "stop when another process opens or removes the lock file"),
         ],
     ),
     (

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 use kubelet_garbage_collector::ContainerGcOptions;
 use serde_json::{Map, Value};
 
+use crate::lock_file::LockFileOptions;
+
 /// The kubelet's flags.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flags {
@@ -43,6 +45,8 @@ pub struct Flags {
     pub container_gc: ContainerGcOptions,
     /// `--set-kernel-tunables`.
     pub set_kernel_tunables: bool,
+    /// `--lock-file` and `--exit-on-lock-contention`.
+    pub lock_file: Option<LockFileOptions>,
     /// `--cloud-provider=external`.
     pub external_cloud_provider: bool,
     /// Flags that set `KubeletConfiguration` fields, in the shape of the file.

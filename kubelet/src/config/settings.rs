@@ -38,7 +38,10 @@ use super::{
     support, system_cpus,
     values::{absolute, at_least_zero, positive_span, span},
 };
-use crate::{cluster::ClusterOptions, host, kubelet::options::KubeletOptions, logging::LogFormat};
+use crate::{
+    cluster::ClusterOptions, host, kubelet::options::KubeletOptions, lock_file::LockFileOptions,
+    logging::LogFormat,
+};
 
 /// The device that the kernel's log is read from.
 const KERNEL_LOG: &str = "/dev/kmsg";
@@ -54,6 +57,8 @@ pub struct Settings {
     pub url: Option<UrlOptions>,
     /// The cluster to join; the kubelet is standalone without one.
     pub cluster: Option<ClusterOptions>,
+    /// The lock file, if one was asked for.
+    pub lock_file: Option<LockFileOptions>,
     /// Options of the servers.
     pub server: ServerOptions,
     /// Start the pods, report, and exit (`runOnce`).
@@ -158,6 +163,7 @@ impl Settings {
                 check_frequency: span(config.http_check_frequency),
             }),
             cluster,
+            lock_file: flags.lock_file.clone(),
             server,
             run_once: config.run_once,
             max_open_files: u64::try_from(config.max_open_files).unwrap_or_default(),
