@@ -19,7 +19,10 @@ use table::{Flag, GROUPS, Target};
 use value::Kind;
 
 use crate::{
-    config::{flags::Flags, support},
+    config::{
+        flags::{Flags, ShownValue},
+        support,
+    },
     gc_command::GcOptions,
     lock_file::LockFileOptions,
     logs_command::LogsOptions,
@@ -184,6 +187,14 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         ..Flags::default()
     };
     for flag in GROUPS.iter().flat_map(|(_, flags)| *flags) {
+        let shown = match flag.target {
+            Target::Field(field) => Some(ShownValue::Field(field)),
+            Target::Node => Some(ShownValue::CommandLine(
+                given(matches, flag).unwrap_or_default(),
+            )),
+            Target::Unused => None,
+        };
+        flags.shown.extend(shown.map(|shown| (flag.name, shown)));
         let Some(value) = given(matches, flag) else {
             continue;
         };

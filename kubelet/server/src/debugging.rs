@@ -13,7 +13,7 @@ use super::{
     pods, profiling,
     response::error,
     streaming_server::{self, StreamingServer},
-    streams, system_logs,
+    streams, system_logs, zpages,
 };
 
 /// The directory that `/logs/` serves.
@@ -72,6 +72,16 @@ pub(super) fn routes<V: NodeView>(
         .merge(commands::routes(view.clone(), &gates.runs))
         .merge(if handlers.checkpoint {
             checkpoint::routes(view.clone(), options.root_dir.clone())
+        } else {
+            Router::new()
+        })
+        .merge(if handlers.statusz {
+            zpages::statusz_routes()
+        } else {
+            Router::new()
+        })
+        .merge(if handlers.flagz {
+            zpages::flagz_routes(options.flagz.clone())
         } else {
             Router::new()
         })

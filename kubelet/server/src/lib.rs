@@ -38,6 +38,7 @@ mod streams;
 mod system_logs;
 mod target;
 pub mod tls;
+mod zpages;
 
 use std::{
     io,

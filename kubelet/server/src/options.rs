@@ -1,6 +1,6 @@
 //! Options of the servers: addresses, TLS, access control, and enabled handlers.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use kubelet_http::roots::Roots;
 use serde_json::Value;
@@ -40,6 +40,8 @@ pub struct SecureOptions {
     pub streaming_roots: Roots,
     /// The configuration in effect, as served by `/configz`.
     pub configz: Value,
+    /// The flags and their values, as served by `/flagz`.
+    pub flagz: BTreeMap<String, String>,
 }
 
 /// Source of the secure port's certificate.
@@ -114,6 +116,10 @@ pub struct HandlerOptions {
     pub debug_flags: bool,
     /// `/checkpoint/` (feature gate `ContainerCheckpoint`).
     pub checkpoint: bool,
+    /// `/statusz` (feature gate `ComponentStatusz`).
+    pub statusz: bool,
+    /// `/flagz` (feature gate `ComponentFlagz`).
+    pub flagz: bool,
 }
 
 impl Default for HandlerOptions {
@@ -125,6 +131,8 @@ impl Default for HandlerOptions {
             profiling: true,
             debug_flags: true,
             checkpoint: true,
+            statusz: true,
+            flagz: true,
         }
     }
 }

@@ -31,8 +31,10 @@ pub(super) const CRASH_LOOP_MAXIMUM: &str = "KubeletCrashLoopBackOffMax";
 pub(super) const VERIFY_PULLED_IMAGES: &str = "KubeletEnsureSecretPulledImages";
 /// Serving certificates of the API server.
 pub(super) const SERVING_CERTIFICATES: &str = "RotateKubeletServerCertificate";
-/// `/checkpoint` on port 10250.
+/// `/checkpoint`, `/statusz` and `/flagz` on port 10250.
 pub(super) const CHECKPOINT: &str = "ContainerCheckpoint";
+pub(super) const STATUSZ: &str = "ComponentStatusz";
+pub(super) const FLAGZ: &str = "ComponentFlagz";
 
 /// A row of the table.
 struct Gate<'a> {
@@ -179,6 +181,8 @@ mod tests {
             VERIFY_PULLED_IMAGES,
             SERVING_CERTIFICATES,
             CHECKPOINT,
+            STATUSZ,
+            FLAGZ,
         ] {
             let gate = gates().find(|gate| gate.name == name);
             assert_eq!(gate.map(|gate| gate.here), Some("switch"), "{name}");

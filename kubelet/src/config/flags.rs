@@ -51,6 +51,17 @@ pub struct Flags {
     pub external_cloud_provider: bool,
     /// Flags that set `KubeletConfiguration` fields, in the shape of the file.
     pub configuration: Map<String, Value>,
+    /// All flags with an effect, by name, as `/flagz` shows them.
+    pub shown: BTreeMap<&'static str, ShownValue>,
     /// Flags that were given but have no effect yet, with their dashes.
     pub without_effect: Vec<String>,
+}
+
+/// Where the shown value of a flag comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShownValue {
+    /// The command line; null if it was not given.
+    CommandLine(Value),
+    /// The field of `KubeletConfiguration` at this path, from wherever it was set.
+    Field(&'static str),
 }

@@ -9,6 +9,7 @@ mod eviction_settings;
 mod faults;
 mod feature_gates;
 pub mod flags;
+mod flagz;
 mod image_settings;
 mod isolation_validation;
 pub mod kubelet_configuration;

@@ -17,7 +17,9 @@ use kubelet_server::{
 use serde_json::{Map, Value};
 
 use super::{
-    feature_gates::{self, CHECKPOINT},
+    feature_gates::{CHECKPOINT, FLAGZ, STATUSZ, is_on},
+    flags::Flags,
+    flagz::flagz,
     kubelet_configuration::KubeletConfiguration,
     values::span,
 };
@@ -47,8 +49,7 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
 pub(super) struct GivenConfig<'a> {
     /// The configuration without defaults.
     pub(super) config: &'a Value,
-    /// Whether it comes from a file, not from flags alone.
-    pub(super) has_file: bool,
+    pub(super) flags: &'a Flags,
     pub(super) has_api_server: bool,
 }
 
@@ -56,6 +57,11 @@ impl GivenConfig<'_> {
     /// Whether a field, as a JSON pointer, was set.
     fn is_set(self, field: &str) -> bool {
         self.config.pointer(field).is_some()
+    }
+
+    /// Whether it comes from a file, not from flags alone.
+    const fn has_file(self) -> bool {
+        self.flags.config.is_some() || self.flags.config_dir.is_some()
     }
 }
 
@@ -73,6 +79,7 @@ pub(super) fn server_options(
         Some(SocketAddr::new(address.parse().ok()?, port))
     };
     let enabled = config.enable_server != Some(false);
+    let configz = configz(config);
     let secure = address(&config.address, config.port).filter(|_| enabled);
     ServerOptions {
         healthz: address(
@@ -99,10 +106,13 @@ pub(super) fn server_options(
                 system_log: config.enable_system_log_handler != Some(false),
                 profiling: config.enable_profiling_handler != Some(false),
                 debug_flags: config.enable_debug_flags_handler != Some(false),
-                checkpoint: feature_gates::is_on(config, CHECKPOINT),
+                checkpoint: is_on(config, CHECKPOINT),
+                statusz: is_on(config, STATUSZ),
+                flagz: is_on(config, FLAGZ),
             },
             streaming_roots: Roots::of_this_machine(),
-            configz: configz(config),
+            flagz: flagz(given.flags, &configz["kubeletconfig"]),
+            configz,
         }),
     }
 }
@@ -131,7 +141,7 @@ fn access_options(config: &KubeletConfiguration, given: GivenConfig<'_>) -> Acce
         cache_ttl: span(authentication.webhook.cache_ttl),
         anonymous: authentication.anonymous.enabled == Some(true),
     };
-    let serves_callers = given.has_file && authentication.is_possible();
+    let serves_callers = given.has_file() && authentication.is_possible();
     AccessOptions {
         authentication,
         authorization: match authorization.mode.as_str() {
@@ -178,15 +188,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::kubelet_defaults::set_defaults;
+    use crate::config::{flags::ShownValue, kubelet_defaults::set_defaults};
 
     fn options(given: &Value, has_api_server: bool) -> SecureOptions {
         let mut config = serde_json::from_value(given.clone()).unwrap();
         set_defaults(&mut config);
         let dirs = [Path::new("/root"), Path::new("/pki")];
+        let field = |path| ShownValue::Field(path);
+        let shown = [
+            ("max-pods", field("maxPods")),
+            ("cluster-dns", field("clusterDNS")),
+            ("manifest-url-header", field("staticPodURLHeader")),
+            (
+                "node-labels",
+                ShownValue::CommandLine(json!({"a": "b", "c": ""})),
+            ),
+            ("config", ShownValue::CommandLine(Value::Null)),
+        ];
+        let flags = Flags {
+            config: Some("/etc/kubelet.yaml".into()),
+            shown: shown.into(),
+            ..Flags::default()
+        };
         let given = GivenConfig {
             config: given,
-            has_file: true,
+            flags: &flags,
             has_api_server,
         };
         let options = server_options(&config, given, "node", dirs);
@@ -219,8 +245,21 @@ mod tests {
 
     #[test]
     fn the_configuration_is_shown_as_it_is_in_effect_and_without_secrets() {
-        let given = json!({"maxPods": 7, "staticPodURLHeader": {"Authorization": ["secret"]}});
-        let shown = options(&given, true).configz;
+        let given = json!({
+            "maxPods": 7, "clusterDNS": ["192.0.2.1", "192.0.2.2"],
+            "staticPodURLHeader": {"Authorization": ["secret"]},
+        });
+        let options = options(&given, true);
+        let flags = [
+            ("cluster-dns", "192.0.2.1,192.0.2.2"),
+            ("config", ""),
+            ("manifest-url-header", "Authorization=<masked>"),
+            ("max-pods", "7"),
+            ("node-labels", "a=b,c="),
+        ];
+        let flags = flags.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(options.flagz, flags.into());
+        let shown = options.configz;
         let config = &shown["kubeletconfig"];
         assert_eq!(config["maxPods"], 7);
         assert_eq!(config["syncFrequency"], "1m0s");

@@ -145,7 +145,7 @@ impl Settings {
         }
         let given = GivenConfig {
             config: &merged,
-            has_file: flags.config.is_some() || flags.config_dir.is_some(),
+            flags,
             has_api_server: cluster.is_some(),
         };
         let dirs = [options.node.root_dir.as_path(), &cert_dir];

@@ -28,6 +28,10 @@ pub(crate) fn subresources(path: &str) -> &'static [&'static str] {
         &["log"]
     } else if below("/checkpoint") {
         &["checkpoint"]
+    } else if below("/statusz") {
+        &["statusz"]
+    } else if below("/flagz") {
+        &["configz"]
     } else if below("/spec") {
         &["spec", "proxy"]
     } else if below("/pods") || below("/runningpods") {
@@ -59,6 +63,8 @@ mod tests {
             ("/runningpods/", &["pods", "proxy"]),
             ("/healthz/ping", &["healthz", "proxy"]),
             ("/configz", &["configz", "proxy"]),
+            ("/statusz", &["statusz"]),
+            ("/flagz", &["configz"]),
             ("/exec/ns/pod/c", &["proxy"]),
             ("/containerLogs/ns/pod/c", &["proxy"]),
             ("/", &["proxy"]),

@@ -80,6 +80,14 @@ async fn configuration_logs_and_pods_are_read() {
     let admin = node.admin();
     let configz: Value = serde_json::from_str(&admin.get("/configz").await.body).unwrap();
     assert_eq!(configz, json!({"kubeletconfig": {"maxPods": 110}}));
+    let statusz = admin.get("/statusz").await.body;
+    assert!(statusz.contains("\nUp: 0 hr 00 min "), "{statusz:?}");
+    assert!(
+        statusz.contains("\nEmulation version: 1.36\n"),
+        "{statusz:?}"
+    );
+    let flagz = admin.get("/flagz").await.body;
+    assert!(flagz.ends_with("\n\nnode-labels=a=b\n"), "{flagz:?}");
     let log = admin.get("/containerLogs/default/web/app").await;
     assert_eq!(log.status, 200);
     assert!(log.body.contains("a line"), "{log:?}");
@@ -100,6 +108,9 @@ async fn handlers_that_are_switched_off_say_so() {
         options.handlers.system_log = false;
         options.handlers.profiling = false;
         options.handlers.debug_flags = false;
+        options.handlers.statusz = false;
+        options.handlers.flagz = false;
+        options.handlers.checkpoint = false;
     })
     .await;
     let admin = node.admin();
@@ -114,6 +125,9 @@ async fn handlers_that_are_switched_off_say_so() {
     ] {
         let answer = admin.request(method, path, "").await;
         assert_eq!((answer.status, answer.body.as_str()), (405, body), "{path}");
+    }
+    for path in ["/statusz", "/flagz", "/checkpoint/default/web/app"] {
+        assert_eq!(admin.request("GET", path, "").await.status, 404, "{path}");
     }
 
     let node = Node::with(|options| options.handlers.debugging = false).await;

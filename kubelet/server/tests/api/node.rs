@@ -407,6 +407,7 @@ pub(crate) fn secure_options(dir: PathBuf) -> SecureOptions {
         handlers: HandlerOptions::default(),
         streaming_roots: Roots::of_this_machine(),
         configz: json!({"kubeletconfig": {"maxPods": 110}}),
+        flagz: BTreeMap::from([("node-labels".to_owned(), "a=b".to_owned())]),
     }
 }
 
