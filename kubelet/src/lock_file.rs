@@ -1,4 +1,4 @@
-//! The lock file of `--lock-file`, by which one kubelet takes the place of another.
+//! The lock file of `--lock-file`, by which one kubelet replaces another.
 
 use std::{
     fs::{File, OpenOptions},

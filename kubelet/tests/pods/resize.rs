@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fake_runtime::{Fault, Times, Usage, Verb};
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -65,6 +65,54 @@ async fn a_running_container_is_resized_without_a_restart() {
     // One update for memory, one for CPU.
     assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 2);
     assert_eq!(node.runtime.calls(Verb::UpdatePodSandboxResources), 1);
+}
+
+/// Waits, as clients do, until a generation is observed and its resize is not in progress.
+async fn until_resized(kubelet: &Running, generation: i64) {
+    let is_resized = || {
+        kubelet.status("web").observed_generation == Some(generation)
+            && condition(kubelet, "PodResizeInProgress").is_none()
+    };
+    while !is_resized() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_generation_is_observed_once_its_resize_is_decided() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let at = |generation, resources: &Value| {
+        let mut pod = sized(resources, "NotRequired");
+        pod.metadata.generation = Some(generation);
+        pod
+    };
+    kubelet.add(at(1, &resources("100m", "64Mi"))).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+
+    let more = resources("200m", "128Mi");
+    kubelet.update(at(2, &more)).await;
+    until_resized(&kubelet, 2).await;
+    assert_eq!(shown(&kubelet), more);
+
+    kubelet.update(at(3, &resources("200m", "1000Ti"))).await;
+    until_resized(&kubelet, 3).await;
+    let pending = condition(&kubelet, "PodResizePending");
+    assert_eq!(pending.unwrap().observed_generation, Some(3));
+    kubelet.stop().await;
+
+    // A kubelet that starts has not decided either.
+    let kubelet = node.start();
+    let still_more = resources("300m", "128Mi");
+    let mut wanted = at(4, &still_more);
+    wanted.status = Some(PodStatus {
+        observed_generation: Some(3),
+        phase: Some("Running".to_owned()),
+        ..PodStatus::default()
+    });
+    kubelet.add(wanted).await;
+    until_resized(&kubelet, 4).await;
+    assert_eq!(shown(&kubelet), still_more);
 }
 
 #[tokio::test(start_paused = true)]

@@ -69,7 +69,12 @@ impl PodGrant {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
             conditions.iter().find(|c| c.type_ == type_).cloned()
         };
-        let pod_granted = before.laid_over(pod);
+        let mut pod_granted = before.laid_over(pod);
+        if is_resize(pod, &pod_granted) {
+            let status = pod.status.as_ref();
+            let observed = status.and_then(|status| status.observed_generation);
+            Arc::make_mut(&mut pod_granted).metadata.generation = observed;
+        }
         Self {
             next: None,
             whole: match &before.actuated_whole {
@@ -92,6 +97,16 @@ impl PodGrant {
     ) -> Option<&'a ResourceRequirements> {
         let since = self.actuated.get(&run.id);
         since.or(run.reported.made_for.as_ref())
+    }
+
+    /// Whether the pod, which has this grant, requests a resize that was neither granted nor refused
+    /// yet.
+    fn is_undecided(&self, pod: &Pod) -> bool {
+        let refused = self.pending.as_ref().map(|it| it.observed_generation);
+        // A pod that is being deleted is not resized.
+        pod.metadata.deletion_timestamp.is_none()
+            && refused != Some(pod.metadata.generation)
+            && is_resize(pod, &self.pod)
     }
 
     /// Whether the resources in force of the pod or of a running container differ from the granted
@@ -313,13 +328,18 @@ impl RuntimeManager {
 
 /// For the pod's worker.
 impl RuntimeManager {
-    /// The pod with its granted resources, as it has to run.
+    /// The pod with its granted resources, as it has to run. Its generation is the one before while
+    /// a resize is undecided: clients take an observed generation without a condition as resized.
     pub fn grant(&self, pod: &Arc<Pod>, status: &PodStatus) -> Arc<Pod> {
         // A pod that ended and starts again needs a new admission entry.
         self.place(pod);
         let uid = PodUid::of(pod);
         let seen = self.grants.update(&uid, |entry| {
-            let granted = with_resources_of(pod, &entry.pod);
+            let mut granted = with_resources_of(pod, &entry.pod);
+            if entry.is_undecided(pod) {
+                let before = entry.pod.metadata.generation;
+                Arc::make_mut(&mut granted).metadata.generation = before;
+            }
             entry.pod = Arc::clone(&granted);
             let there = |id: &String| status.containers.iter().any(|run| run.id == *id);
             entry.actuated.retain(|id, _| there(id));
