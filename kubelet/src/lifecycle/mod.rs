@@ -142,7 +142,8 @@ impl Admission {
         };
         // A pod that runs since before the kubelet's start goes only if it is its turn.
         let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
-        if Phase::parse(phase) != Phase::Running {
+        let phase = Phase::parse(phase);
+        if phase != Phase::Running {
             let pressure = self.eviction.admit(pod);
             pressure.map_err(|message| Rejection::new(kubelet_eviction::REASON, message))?;
         }
@@ -150,7 +151,8 @@ impl Admission {
         check_os(pod, spec)?;
         check_group_policy(spec, node)?;
         let admitted = check_node(pod, spec, node, others, shortages)?;
-        if is_static {
+        // A pod that was started has its profiles.
+        if phase == Phase::Pending {
             self.check_app_armor(pod)?;
         }
         if self.shutdown.is_under_way() {
@@ -162,8 +164,8 @@ impl Admission {
 
     /// Checks whether an admitted pod can run now. A pod from the API server that needs what this
     /// node does not support stays pending until it is deleted or the node supports it: if it
-    /// failed, its controller would replace it again and again. Once a pod is no longer pending,
-    /// AppArmor and the resources of `node` are not checked any more.
+    /// failed, its controller would replace it again and again. Once a pod is no longer pending, the
+    /// resources of `node` are not checked any more.
     ///
     /// # Errors
     /// Why the pod is held back.
@@ -176,11 +178,7 @@ impl Admission {
         if identity::is_static(pod) {
             return Ok(());
         }
-        check_supported(pod, is_pending.then_some(node))?;
-        if is_pending {
-            self.check_app_armor(pod)?;
-        }
-        Ok(())
+        check_supported(pod, is_pending.then_some(node))
     }
 
     fn check_app_armor(&self, pod: &Pod) -> Result<(), Rejection> {

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::api::resource::Quantity};
 use kubelet_api_client::events::EventRecorder;
 use kubelet_eviction::EvictionOptions;
 use kubelet_pod_spec::resources;
@@ -107,39 +107,62 @@ fn static_pods_need_not_tolerate_what_ends_pods() {
 
 #[test]
 fn what_cannot_be_done_is_held_back_but_for_static_pods() {
+    let admission = admission();
+    let mut pod = Pod::clone(&pod(
+        "p",
+        0,
+        json!({
+            "tolerations": [{"operator": "Exists"}],
+            "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]
+        }),
+    ));
+    let node = room_for_one();
+    assert_eq!(admission.admit(&pod, &node, &[]), Ok(AdmissionOutcome::Now));
+    for is_pending in [true, false] {
+        let held = admission.hold_back(&pod, is_pending, &node).unwrap_err();
+        assert_eq!(held.reason, "UnsupportedPodSpec");
+    }
+
+    let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    pod.metadata.annotations = Some([source].into());
+    assert_eq!(admission.hold_back(&pod, true, &node), Ok(()));
+    let rejection = admission.admit(&pod, &node, &[]).unwrap_err();
+    assert_eq!(rejection.reason, "UnsupportedPodSpec");
+}
+
+#[test]
+fn a_profile_that_cannot_be_enforced_rejects_a_pod_that_was_not_started() {
     let admission = Admission {
         has_app_armor: false,
         ..admission()
     };
-    let tolerations = json!([{"operator": "Exists"}]);
-    let unbuilt = json!({
-        "tolerations": tolerations, "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]
-    });
     let confined = json!({
-        "tolerations": tolerations,
+        "tolerations": [{"operator": "Exists"}],
         "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}
     });
-    for (spec, reason) in [(unbuilt, "UnsupportedPodSpec"), (confined, "AppArmor")] {
-        let mut pod = Pod::clone(&pod("p", 0, spec));
-        let node = NodeFacts {
-            allocatable: resources::amounts(&BTreeMap::from([(
-                "pods".to_owned(),
-                Quantity("1".to_owned()),
-            )])),
-            ..NodeFacts::default()
-        };
-        assert_eq!(admission.admit(&pod, &node, &[]), Ok(AdmissionOutcome::Now));
-        let held = admission.hold_back(&pod, true, &node).unwrap_err();
-        assert_eq!(held.reason, reason);
-        // A running pod already has its profile.
-        let runs = admission.hold_back(&pod, false, &node).is_ok();
-        assert_eq!(runs, reason == "AppArmor");
+    let mut pod = Pod::clone(&pod("p", 0, confined));
+    let rejection = admission.admit(&pod, &room_for_one(), &[]).unwrap_err();
+    assert_eq!(rejection.reason, "AppArmor");
+    assert_eq!(
+        rejection.message,
+        "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+    );
+    pod.status = Some(PodStatus {
+        phase: Some("Running".to_owned()),
+        ..PodStatus::default()
+    });
+    let admitted = admission.admit(&pod, &room_for_one(), &[]);
+    assert_eq!(admitted, Ok(AdmissionOutcome::Now));
+}
 
-        let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
-        pod.metadata.annotations = Some([source].into());
-        assert_eq!(admission.hold_back(&pod, true, &node), Ok(()));
-        let rejection = admission.admit(&pod, &node, &[]).unwrap_err();
-        assert_eq!(rejection.reason, reason);
+/// A node that has room for a pod without requests.
+fn room_for_one() -> NodeFacts {
+    NodeFacts {
+        allocatable: resources::amounts(&BTreeMap::from([(
+            "pods".to_owned(),
+            Quantity("1".to_owned()),
+        )])),
+        ..NodeFacts::default()
     }
 }
 
