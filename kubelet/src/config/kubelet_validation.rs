@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use go_duration::GoDuration;
-use kubelet_pod_spec::quantity;
+use kubelet_pod_spec::{names, quantity};
 
 use super::{
     cgroup_settings, eviction_settings,
@@ -32,6 +32,7 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     cgroup_settings::validate(config, &mut faults);
     shutdown_settings::validate(config, &mut faults);
     logs_and_images(config, &mut faults);
+    taints(config, &mut faults);
     faults.into_list()
 }
 
@@ -236,6 +237,31 @@ fn choices(c: &KubeletConfiguration, faults: &mut Faults) {
         );
     }
     faults.choice("logging.format", &c.logging.format, &["text", "json"]);
+}
+
+fn taints(c: &KubeletConfiguration, faults: &mut Faults) {
+    for (index, taint) in c.register_with_taints.iter().enumerate() {
+        let path = format!("registerWithTaints[{index}]");
+        if let Err(rule) = names::qualified_name(&taint.key) {
+            faults.add(
+                &format!("{path}.key"),
+                format_args!("{:?}", taint.key),
+                rule,
+            );
+        }
+        let value = taint.value.as_deref().unwrap_or_default();
+        if let Err(rule) = names::label_value(value) {
+            faults.add(&format!("{path}.value"), format_args!("{value:?}"), rule);
+        }
+        faults.choice(
+            &format!("{path}.effect"),
+            &taint.effect,
+            &["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
+        );
+        if taint.time_added.is_some() {
+            faults.add(&format!("{path}.timeAdded"), "(set)", "must not be set");
+        }
+    }
 }
 
 fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {

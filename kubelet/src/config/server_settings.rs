@@ -29,9 +29,7 @@ const MODE: &str = "/authorization/mode";
 
 /// The faults in the fields of the servers.
 pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
-    let mut faults = TlsParameters::parse(&config.tls_min_version, &config.tls_cipher_suites)
-        .err()
-        .unwrap_or_default();
+    let mut faults = tls(config).err().unwrap_or_default();
     let files = [
         ("tlsCertFile", &config.tls_cert_file),
         ("tlsPrivateKeyFile", &config.tls_private_key_file),
@@ -42,6 +40,14 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
         }
     }
     faults
+}
+
+fn tls(config: &KubeletConfiguration) -> Result<TlsParameters, Vec<String>> {
+    TlsParameters::parse(
+        &config.tls_min_version,
+        &config.tls_cipher_suites,
+        &config.tls_curve_preferences,
+    )
 }
 
 /// The configuration as given, and where it comes from.
@@ -98,8 +104,7 @@ pub(super) fn server_options(
                     key: PathBuf::from(&config.tls_private_key_file),
                 },
             },
-            tls: TlsParameters::parse(&config.tls_min_version, &config.tls_cipher_suites)
-                .unwrap_or_default(),
+            tls: tls(config).unwrap_or_default(),
             access: access_options(config, given),
             handlers: HandlerOptions {
                 debugging: config.enable_debugging_handlers != Some(false),

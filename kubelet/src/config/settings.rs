@@ -114,6 +114,12 @@ impl Settings {
         let in_vain = support::without_effect(&merged);
         merge(&mut merged, Value::Object(flags.configuration.clone()));
         let config = validated(&merged)?;
+        // The servers are on by default; asking for them is what a single run cannot do.
+        if config.run_once && merged["enableServer"] == true {
+            let fault = "runOnce: invalid value true: cannot be combined with enableServer";
+            let faults = vec![fault.to_owned()];
+            return Err(SettingsError::Invalid { faults });
+        }
         if config.fail_cgroup_v1 == Some(true) && !host::is_cgroup_v2() {
             return Err(SettingsError::CgroupV1);
         }

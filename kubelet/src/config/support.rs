@@ -119,6 +119,7 @@ const EFFECTIVE: &[&str] = &[
     "systemReservedCgroup",
     "tlsCertFile",
     "tlsCipherSuites",
+    "tlsCurvePreferences",
     "tlsMinVersion",
     "tlsPrivateKeyFile",
     "topologyManagerPolicy",

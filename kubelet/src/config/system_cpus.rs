@@ -1,4 +1,4 @@
-//! `reservedSystemCPUs`: CPUs reserved by number. Only their count is used.
+//! `reservedSystemCPUs`: CPUs reserved by number. Their count is what the node reserves.
 
 use std::fs;
 

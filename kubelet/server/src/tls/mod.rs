@@ -111,6 +111,7 @@ impl Tls {
     ) -> Result<ServerConfig, tokio_rustls::rustls::Error> {
         let provider = Arc::new(CryptoProvider {
             cipher_suites: self.parameters.cipher_suites.clone(),
+            kx_groups: self.parameters.key_exchanges.clone(),
             ..ring::default_provider()
         });
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -1,9 +1,12 @@
-//! TLS versions and cipher suites of the secure port (`tlsMinVersion`, `tlsCipherSuites`), with the
-//! names that upstream takes from Go.
+//! TLS versions, cipher suites and key exchanges of the secure port (`tlsMinVersion`,
+//! `tlsCipherSuites`, `tlsCurvePreferences`), with the names that upstream takes from Go.
 
 use tokio_rustls::rustls::{
     SupportedCipherSuite, SupportedProtocolVersion,
-    crypto::ring::{self, cipher_suite},
+    crypto::{
+        SupportedKxGroup,
+        ring::{self, cipher_suite, kx_group},
+    },
     version::{TLS12, TLS13},
 };
 
@@ -74,19 +77,28 @@ const IGNORED: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// TLS versions and cipher suites of the secure port.
+/// Key exchanges by number, as in TLS.
+const CURVES: [(i32, &dyn SupportedKxGroup); 3] = [
+    (23, kx_group::SECP256R1),
+    (24, kx_group::SECP384R1),
+    (29, kx_group::X25519),
+];
+
+/// TLS versions, cipher suites and key exchanges of the secure port.
 #[derive(Clone, Debug)]
 pub struct TlsParameters {
     pub(super) versions: Vec<&'static SupportedProtocolVersion>,
     pub(super) cipher_suites: Vec<SupportedCipherSuite>,
+    pub(super) key_exchanges: Vec<&'static dyn SupportedKxGroup>,
 }
 
 impl Default for TlsParameters {
-    /// TLS 1.2 and 1.3 with all suites.
+    /// TLS 1.2 and 1.3 with all suites and key exchanges.
     fn default() -> Self {
         Self {
             versions: vec![&TLS13, &TLS12],
             cipher_suites: ring::DEFAULT_CIPHER_SUITES.to_vec(),
+            key_exchanges: ring::ALL_KX_GROUPS.to_vec(),
         }
     }
 }
@@ -96,7 +108,11 @@ impl TlsParameters {
     ///
     /// # Errors
     /// The invalid fields, with value and allowed values.
-    pub fn parse(min_version: &str, cipher_suites: &[String]) -> Result<Self, Vec<String>> {
+    pub fn parse(
+        min_version: &str,
+        cipher_suites: &[String],
+        curves: &[i32],
+    ) -> Result<Self, Vec<String>> {
         let mut parameters = Self::default();
         let mut faults = Vec::new();
         match min_version {
@@ -133,6 +149,22 @@ impl TlsParameters {
                 parameters.versions = vec![&TLS13];
             }
         }
+        if !curves.is_empty() {
+            parameters.key_exchanges.clear();
+        }
+        for (at, curve) in curves.iter().enumerate() {
+            let known = CURVES.iter().find(|(number, _)| number == curve);
+            match known {
+                _ if curves[..at].contains(curve) => faults.push(format!(
+                    "tlsCurvePreferences: invalid value {curve}: must not be repeated"
+                )),
+                Some((_, key_exchange)) => parameters.key_exchanges.push(*key_exchange),
+                None => faults.push(format!(
+                    "tlsCurvePreferences: invalid value {curve}: this kubelet has 23 (P-256), 24 \
+                     (P-384) and 29 (X25519)"
+                )),
+            }
+        }
         if faults.is_empty() {
             Ok(parameters)
         } else {
@@ -151,7 +183,26 @@ mod tests {
 
     fn parse(version: &str, suites: &[&str]) -> Result<TlsParameters, Vec<String>> {
         let suites: Vec<String> = suites.iter().map(|name| (*name).to_owned()).collect();
-        TlsParameters::parse(version, &suites)
+        TlsParameters::parse(version, &suites, &[])
+    }
+
+    #[test]
+    fn key_exchanges_are_taken_by_number() {
+        let parse = |curves: &[i32]| TlsParameters::parse("", &[], curves);
+        let names = |curves| {
+            let names = parse(curves).unwrap().key_exchanges.into_iter();
+            names
+                .map(|it| format!("{:?}", it.name()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[24, 29]), ["secp384r1", "X25519"]);
+        assert_eq!(names(&[]).len(), 3);
+        let faults = parse(&[23, 23, 4588]).unwrap_err();
+        assert!(faults[0].contains("23: must not be repeated"), "{faults:?}");
+        assert!(
+            faults[1].contains("4588: this kubelet has 23 (P-256)"),
+            "{faults:?}"
+        );
     }
 
     #[test]

@@ -62,7 +62,7 @@ async fn changed_client_authorities_count_from_the_next_connection_on() {
 #[tokio::test]
 async fn the_least_version_is_kept_to() {
     let node = Node::with(|options| {
-        options.tls = TlsParameters::parse("VersionTLS13", &[]).unwrap();
+        options.tls = TlsParameters::parse("VersionTLS13", &[], &[]).unwrap();
     })
     .await;
     let mut caller = node.admin();

@@ -23,6 +23,10 @@ fn every_fault_is_named_with_what_is_allowed() {
         "serializeImagePulls": true,
         "crashLoopBackOff": {"maxContainerRestartPeriod": "10m"},
         "containerRuntimeEndpoint": "tcp://127.0.0.1:1234",
+        "registerWithTaints": [
+            {"key": "a/b", "effect": "NoSchedule"},
+            {"key": "a b", "value": "-", "effect": "Never", "timeAdded": "2026-01-01T00:00:00Z"},
+        ],
     }));
     for expected in [
         "healthzPort: invalid value 70000: must be between 0 and 65535, inclusive",
@@ -32,13 +36,18 @@ fn every_fault_is_named_with_what_is_allowed() {
         "maxParallelImagePulls: invalid value 3: must be 1 unless serializeImagePulls is false",
         "crashLoopBackOff.maxContainerRestartPeriod: invalid value 10m0s: must be between 1s and 5m0s, inclusive",
         "containerRuntimeEndpoint: invalid value \"tcp://127.0.0.1:1234\": must be a unix socket: unix:///path/to/runtime.sock or /path/to/runtime.sock",
+        "registerWithTaints[1].effect: invalid value \"Never\": must be one of: \"\", \"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\"",
+        "registerWithTaints[1].timeAdded: invalid value (set): must not be set",
     ] {
         assert!(
             found.iter().any(|fault| fault == expected),
             "{expected}\n{found:#?}"
         );
     }
-    assert_eq!(found.len(), 7);
+    for field in ["registerWithTaints[1].key", "registerWithTaints[1].value"] {
+        assert!(found.iter().any(|it| it.starts_with(field)), "{found:#?}");
+    }
+    assert_eq!(found.len(), 11);
 }
 
 #[test]

@@ -54,6 +54,14 @@ fn nothing_given_is_upstreams_defaults() {
 }
 
 #[test]
+fn a_single_run_has_no_servers() {
+    assert!(with_file("runOnce: true\n", &[]).unwrap().run_once);
+    let error = with_file("runOnce: true\n", &["--enable-server"]).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("runOnce: invalid value true"), "{error}");
+}
+
+#[test]
 fn nothing_given_is_the_default_of_each_part() {
     let settings = Settings::load(&flags(&[])).unwrap();
     // Eviction thresholds have a default in the configuration, and none by themselves.
