@@ -63,13 +63,17 @@ impl DevicePlugin {
         let shown = path.display();
         let channel = timeout(CONNECT_LIMIT, socket::connect(path)).await;
         let channel = channel
-            .map_err(|_| format!("no connection to {shown} within {CONNECT_LIMIT:?}"))?
-            .map_err(|error| format!("cannot connect to {shown}: {error}"))?;
+            .map_err(|_| format!("no connection to {shown} within {CONNECT_LIMIT:?}"))
+            .and_then(|channel| {
+                channel.map_err(|error| format!("cannot connect to {shown}: {error}"))
+            })
+            .map_err(|error| format!("failed to dial device plugin: {error}"))?;
         let mut client = DevicePluginClient::new(channel);
         let options = timeout(CONNECT_LIMIT, client.get_device_plugin_options(Empty {})).await;
         let options = options
-            .map_err(|_| format!("GetDevicePluginOptions: no answer within {CONNECT_LIMIT:?}"))?
-            .map_err(|status| format!("GetDevicePluginOptions: {}", status.message()))?;
+            .map_err(|_| format!("no answer within {CONNECT_LIMIT:?}"))
+            .and_then(|options| options.map_err(|status| status.message().to_owned()))
+            .map_err(|error| format!("failed to get device plugin options: {error}"))?;
         Ok(Self(Arc::new(Connection {
             resource: resource.to_owned(),
             path: path.to_owned(),

@@ -147,7 +147,7 @@ impl Registration for DeviceManager {
         let label = [resource_name.clone().into()];
         self.0.metrics.registrations.with(label).increment();
         let connected = self.connect(&resource_name, &self.0.dir.join(path)).await;
-        connected.map_err(|error| refused(format!("failed to dial device plugin: {error}")))?;
+        connected.map_err(refused)?;
         Ok(Response::new(Empty {}))
     }
 }

@@ -328,6 +328,11 @@ async fn registrations_that_make_no_sense_are_refused() {
         let status = refused.unwrap_err();
         assert!(status.message().starts_with(says), "{}", status.message());
     }
+    let _serving = good.serve(dir.path()).unwrap();
+    good.fail_options("no options");
+    let refused = good.register(dir.path()).await.unwrap_err();
+    let says = "failed to get device plugin options: no options";
+    assert_eq!(refused.message(), says);
     assert_eq!(rig.manager.capacity(), DeviceCapacity::default());
 }
 

@@ -63,7 +63,8 @@ struct Inner {
     devices: watch::Sender<Vec<Device>>,
     /// Cancelled when the server stops: its connections outlive it.
     served: Mutex<CancellationToken>,
-    options: Mutex<DevicePluginOptions>,
+    /// What `GetDevicePluginOptions` returns, or fails with.
+    options: Mutex<Result<DevicePluginOptions, String>>,
     /// What `GetPreferredAllocation` returns.
     preferred: Mutex<Vec<String>>,
     /// What `Allocate` returns beside the variable.
@@ -106,7 +107,7 @@ impl FakeDevicePlugin {
             resource: resource.to_owned(),
             devices: watch::Sender::new(devices.collect()),
             served: Mutex::default(),
-            options: Mutex::default(),
+            options: Mutex::new(Ok(DevicePluginOptions::default())),
             preferred: Mutex::default(),
             response: Mutex::default(),
             refusal: Mutex::default(),
@@ -131,7 +132,7 @@ impl FakeDevicePlugin {
 
     /// Sets what the plugin wants to be asked. Takes effect when it registers.
     pub fn set_options(&self, options: DevicePluginOptions) {
-        *self.0.options.lock() = options;
+        *self.0.options.lock() = Ok(options);
     }
 
     /// Sets the devices that the plugin prefers.
@@ -147,6 +148,11 @@ impl FakeDevicePlugin {
     /// Makes `Allocate` and `PreStartContainer` fail with a message.
     pub fn refuse(&self, message: Option<&str>) {
         *self.0.refusal.lock() = message.map(str::to_owned);
+    }
+
+    /// Makes `GetDevicePluginOptions` fail with a message.
+    pub fn fail_options(&self, message: &str) {
+        *self.0.options.lock() = Err(message.to_owned());
     }
 
     /// The calls since the last look.
@@ -236,7 +242,8 @@ impl DevicePlugin for FakeDevicePlugin {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(*self.0.options.lock()))
+        let options = self.0.options.lock().clone();
+        options.map(Response::new).map_err(Status::unknown)
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Devices>, Status> {
