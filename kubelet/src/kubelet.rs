@@ -240,6 +240,7 @@ impl Kubelet {
         });
         let cgroups = Arc::<PodCgroups>::default();
         let machine = Machine::read();
+        let monitor = LoopMonitor::new(options.sync_frequency);
         let capacity = capacity::read(&machine, &local_node.root_dir, &options.capacity);
         let allocatable = Arc::new(capacity::allocatable(&capacity, &options.capacity));
         let runtime = Arc::new(RuntimeManager::new(RuntimeParts {
@@ -394,7 +395,7 @@ impl Kubelet {
             pleg,
             oom_watcher,
             workers,
-            monitor: LoopMonitor::default(),
+            monitor,
             admission,
             node,
             shutdown,

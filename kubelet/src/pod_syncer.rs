@@ -31,12 +31,23 @@ use crate::{
 /// The shortest grace period of a pod, as upstream.
 const MINIMUM_POD_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
+/// Between two looks at whether the runtime is ready.
+const RUNTIME_RETRY: Duration = Duration::from_secs(5);
+
 /// The outcome of a sync of a pod that has ended.
 const DONE: SyncOutcome = SyncOutcome {
     terminal: true,
     changed: false,
     failed: false,
     retry_after: None,
+};
+
+/// The outcome of a sync that waits for the runtime, like the sync loop.
+const WAITS: SyncOutcome = SyncOutcome {
+    terminal: false,
+    changed: false,
+    failed: false,
+    retry_after: Some(RUNTIME_RETRY),
 };
 
 /// The outcome of a sync that killed the pod's containers to start them again.
@@ -296,6 +307,9 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
+        if !self.readiness.runtime_problems().is_empty() {
+            return Ok(WAITS);
+        }
         let pod = self.runtime.grant(&pod, &status);
         let before = self.statuses.get(&PodUid::of(&pod));
         let held_back = self.may_run(&pod, before.as_deref()).err();

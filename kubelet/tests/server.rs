@@ -21,7 +21,7 @@ use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use kubelet_resource_analyzer::Usages;
 use kubelet_server::{
-    ClusterDependencies, NodeView, Servers,
+    ClusterDependencies, HealthCheck, NodeView, Servers,
     options::ServerOptions,
     reports::{EvictedPod, GarbageContainer, GarbageImage, GarbageReport, PressureReport},
     socket_path,
@@ -130,8 +130,11 @@ impl NodeView for Node {
         Ok(self.pods().into_iter().take(1).collect())
     }
 
-    fn healthy(&self) -> Result<(), String> {
-        self.health.clone()
+    fn health(&self, check: HealthCheck) -> Result<(), String> {
+        match check {
+            HealthCheck::SyncLoop => self.health.clone(),
+            HealthCheck::DevicePlugin => Ok(()),
+        }
     }
 
     /// A log of one line; with `follow`, a second line comes once the first was received.
@@ -225,6 +228,7 @@ async fn a_node_that_works_is_healthy() {
             "/healthz/ping",
             "/healthz/log",
             "/healthz/syncloop",
+            "/healthz/device-plugin",
         ] {
             assert_eq!(get(address, path).await, (200, "ok".to_owned()), "{path}");
         }
@@ -233,7 +237,8 @@ async fn a_node_that_works_is_healthy() {
         get(&served.healthz, "/healthz?verbose").await,
         (
             200,
-            "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n".to_owned()
+            "[+]ping ok\n[+]log ok\n[+]syncloop ok\n[+]device-plugin ok\nhealthz check passed\n"
+                .to_owned()
         )
     );
     assert_eq!(get(&served.healthz, "/healthz/nothing").await.0, 404);
@@ -251,7 +256,7 @@ async fn a_node_that_hangs_says_why() {
     assert_eq!(status, 500);
     assert_eq!(
         body,
-        "[+]ping ok\n[+]log ok\n[-]syncloop failed: the loop has not turned for 3m\nhealthz check failed\n"
+        "[+]ping ok\n[+]log ok\n[-]syncloop failed: the loop has not turned for 3m\n[+]device-plugin ok\nhealthz check failed\n"
     );
     assert_eq!(get(&served.healthz, "/healthz/syncloop").await.0, 500);
     assert_eq!(

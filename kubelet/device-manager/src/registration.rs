@@ -63,6 +63,19 @@ impl DeviceManager {
         }
     }
 
+    /// Whether plugins can register.
+    ///
+    /// # Errors
+    /// The server has ended.
+    pub fn health(&self) -> Result<(), String> {
+        if self.0.cancel.is_cancelled() {
+            let what =
+                "device plugin registration gRPC server failed and no device plugins can register";
+            return Err(what.to_owned());
+        }
+        Ok(())
+    }
+
     /// Connects to a plugin, and follows its reports.
     async fn connect(&self, resource: &str, path: &Path) -> Result<(), String> {
         let ends = self.0.cancel.child_token();

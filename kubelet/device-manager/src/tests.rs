@@ -286,6 +286,22 @@ async fn a_plugin_that_registers_again_replaces_itself() {
 }
 
 #[tokio::test]
+async fn a_server_that_has_ended_is_unhealthy() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    FakeDevicePlugin::new(GPU, &[])
+        .register(dir.path())
+        .await
+        .unwrap_err();
+    assert_eq!(rig.manager.health(), Ok(()));
+    let manager = rig.manager.clone();
+    drop(rig);
+    while manager.health().is_ok() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
 async fn registrations_that_make_no_sense_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::start(dir.path());

@@ -10,8 +10,23 @@ use axum::{
 
 use super::{NodeView, response::text};
 
-/// The checks, in the order of the report.
-const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
+/// The checks, in the order of the report. `ping` and `log` always pass: the process responds, and
+/// logging never blocks.
+const CHECKS: [(&str, Option<HealthCheck>); 4] = [
+    ("ping", None),
+    ("log", None),
+    ("syncloop", Some(HealthCheck::SyncLoop)),
+    ("device-plugin", Some(HealthCheck::DevicePlugin)),
+];
+
+/// A check of a part of the kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthCheck {
+    /// The sync loop runs.
+    SyncLoop,
+    /// Device plugins can register.
+    DevicePlugin,
+}
 
 /// `/healthz` with all checks, and `/healthz/CHECK` with one.
 pub(super) fn routes<V: NodeView>(view: V) -> Router {
@@ -25,14 +40,6 @@ pub(super) fn routes<V: NodeView>(view: V) -> Router {
         .route("/healthz/{check}", get(one))
 }
 
-/// Runs a check. `ping` and `log` always pass: the process responds, and logging never blocks.
-fn run(view: &impl NodeView, check: &str) -> Result<(), String> {
-    match check {
-        "syncloop" => view.healthy(),
-        _ => Ok(()),
-    }
-}
-
 /// Runs all checks: `ok`, or the result of each if one failed. `?verbose` always lists each, and
 /// `?exclude=CHECK` skips one.
 fn check_all(view: &impl NodeView, query: Option<&str>) -> Response {
@@ -44,16 +51,16 @@ fn check_all(view: &impl NodeView, query: Option<&str>) -> Response {
     let verbose = parameters.iter().any(|(name, _)| *name == "verbose");
     let mut report = String::new();
     let mut failed = false;
-    for check in CHECKS {
-        if parameters.contains(&("exclude", check)) {
-            report += &format!("[+]{check} excluded: ok\n");
+    for (name, check) in CHECKS {
+        if parameters.contains(&("exclude", name)) {
+            report += &format!("[+]{name} excluded: ok\n");
             continue;
         }
-        match run(view, check) {
-            Ok(()) => report += &format!("[+]{check} ok\n"),
+        match check.map_or(Ok(()), |check| view.health(check)) {
+            Ok(()) => report += &format!("[+]{name} ok\n"),
             Err(reason) => {
                 failed = true;
-                report += &format!("[-]{check} failed: {reason}\n");
+                report += &format!("[-]{name} failed: {reason}\n");
             }
         }
     }
@@ -69,15 +76,15 @@ fn check_all(view: &impl NodeView, query: Option<&str>) -> Response {
     }
 }
 
-fn check_one(view: &impl NodeView, check: &str) -> Response {
-    if !CHECKS.contains(&check) {
-        let known = CHECKS.join(", ");
+fn check_one(view: &impl NodeView, name: &str) -> Response {
+    let Some((_, check)) = CHECKS.iter().find(|(known, _)| *known == name) else {
+        let known = CHECKS.map(|(known, _)| known).join(", ");
         return text(
             StatusCode::NOT_FOUND,
-            format!("unknown check {check:?}; the checks are: {known}\n"),
+            format!("unknown check {name:?}; the checks are: {known}\n"),
         );
-    }
-    match run(view, check) {
+    };
+    match check.map_or(Ok(()), |check| view.health(check)) {
         Ok(()) => text(StatusCode::OK, "ok".to_owned()),
         Err(reason) => text(
             StatusCode::INTERNAL_SERVER_ERROR,

@@ -69,6 +69,7 @@ use self::{
         self_signed::SelfSignedError,
     },
 };
+pub use healthz::HealthCheck;
 pub use node_view::NodeView;
 pub use secure::ClusterDependencies;
 pub use socket::socket_path;

@@ -10,7 +10,10 @@ use kubelet_metrics::Exposition;
 use kubelet_resource_analyzer::Usages;
 use kubelet_stats::{Depth, NodeStats, StatsError};
 
-use crate::reports::{GarbageReport, PressureReport};
+use crate::{
+    healthz::HealthCheck,
+    reports::{GarbageReport, PressureReport},
+};
 
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {
@@ -27,11 +30,11 @@ pub trait NodeView: Clone + Send + Sync + 'static {
     /// cannot list them.
     fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send;
 
-    /// Whether the sync loop and the PLEG are running.
+    /// The result of a health check.
     ///
     /// # Errors
-    /// What has not happened for too long.
-    fn healthy(&self) -> Result<(), String>;
+    /// What is wrong.
+    fn health(&self, check: HealthCheck) -> Result<(), String>;
 
     /// The log of a container of a pod on this node. The error says why there is none.
     fn container_log(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness, running_pods::running_pods};
+use kubelet_device_manager::DeviceManager;
 use kubelet_host::local_node::LocalNode;
 use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::identity::PodUid;
@@ -72,13 +73,29 @@ impl Kubelet {
         Ok(running_pods(&self.0.cri).await?)
     }
 
-    /// Whether the kubelet is healthy, for `/healthz`.
+    /// Whether the kubelet is healthy, for the service manager.
     ///
     /// # Errors
     /// A message that names the failing part.
     pub fn healthy(&self) -> Result<(), String> {
-        self.0.monitor.healthy()?;
-        self.0.pleg.healthy()
+        self.sync_loop_healthy()?;
+        self.device_plugins_healthy()
+    }
+
+    /// Whether the sync loop runs. It does not while the runtime fails.
+    ///
+    /// # Errors
+    /// A message with the time since the last iteration.
+    pub(super) fn sync_loop_healthy(&self) -> Result<(), String> {
+        self.0.monitor.healthy()
+    }
+
+    /// Whether device plugins can register.
+    ///
+    /// # Errors
+    /// A message that says so.
+    pub(super) fn device_plugins_healthy(&self) -> Result<(), String> {
+        self.device_manager().map_or(Ok(()), DeviceManager::health)
     }
 
     /// Whether the PLEG relists in time.

@@ -12,7 +12,7 @@ use kubelet_metrics::Exposition;
 use kubelet_node::status_source::{DeviceResources, NodeStatusSource, Pressure};
 use kubelet_resource_analyzer::Usages;
 use kubelet_server::{
-    NodeView,
+    HealthCheck, NodeView,
     reports::{GarbageReport, PressureReport},
 };
 use kubelet_stats::{Depth, NodeStats, StatsError};
@@ -94,8 +94,11 @@ impl NodeView for Kubelet {
             .map_err(|error| error.to_string())
     }
 
-    fn healthy(&self) -> Result<(), String> {
-        Self::healthy(self)
+    fn health(&self, check: HealthCheck) -> Result<(), String> {
+        match check {
+            HealthCheck::SyncLoop => self.sync_loop_healthy(),
+            HealthCheck::DevicePlugin => self.device_plugins_healthy(),
+        }
     }
 
     async fn container_log(

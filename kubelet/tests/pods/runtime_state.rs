@@ -30,8 +30,9 @@ async fn nothing_is_taken_while_the_runtime_is_not_ready_and_healthz_says_so() {
         kubelet.add(pod("second", "u2", json!({}))).await;
         sleep(60 * SECOND).await;
         assert_eq!(node.runtime.calls(Verb::RunPodSandbox), 1, "{says_no}");
+        sleep(150 * SECOND).await;
         assert_eq!(kubelet.kubelet.healthy(), Ok(()), "{says_no}");
-        sleep(60 * SECOND).await;
+        sleep(90 * SECOND).await;
         let problem = kubelet.kubelet.healthy().unwrap_err();
         let why = if says_no {
             "container runtime not ready: RuntimeReady=false reason: message:"
@@ -47,6 +48,7 @@ async fn nothing_is_taken_while_the_runtime_is_not_ready_and_healthz_says_so() {
             node.runtime.running("ends").len() == 1
         })
         .await;
+        assert_eq!(kubelet.container("first").restart_count, 1, "{says_no}");
         assert_eq!(kubelet.kubelet.healthy(), Ok(()), "{says_no}");
     }
 }

@@ -32,7 +32,7 @@ use kubelet_resource_analyzer::{
     Amounts, Claim, FileUsage, PodFiles, PodUsage, Usages, VolumeUsage,
 };
 use kubelet_server::{
-    ClusterDependencies, NodeView, Servers,
+    ClusterDependencies, HealthCheck, NodeView, Servers,
     options::{
         AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
         SecureOptions, ServerOptions,
@@ -145,7 +145,7 @@ impl NodeView for View {
         Ok(self.pods())
     }
 
-    fn healthy(&self) -> Result<(), String> {
+    fn health(&self, _check: HealthCheck) -> Result<(), String> {
         Ok(())
     }
 
