@@ -87,7 +87,7 @@ pub(super) fn routes<V: NodeView>(
         })
         .merge(optional(
             handlers.system_log,
-            system_logs::routes(PathBuf::from(SYSTEM_LOGS)),
+            system_logs::routes(PathBuf::from(SYSTEM_LOGS), options.journal.clone()),
             "/logs",
             "logs endpoint is disabled.",
         ))

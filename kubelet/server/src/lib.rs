@@ -21,6 +21,7 @@ mod flush_before_end;
 mod healthz;
 mod machine_info;
 mod metrics;
+mod node_log_query;
 mod node_view;
 pub mod options;
 mod pods;

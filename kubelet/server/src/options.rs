@@ -36,6 +36,8 @@ pub struct SecureOptions {
     pub access: AccessOptions,
     /// Enabled handlers.
     pub handlers: HandlerOptions,
+    /// The program that reads the journal for `/logs/?query=` (`enableSystemLogQuery`).
+    pub journal: Option<PathBuf>,
     /// Root certificates for a runtime whose streaming server uses TLS.
     pub streaming_roots: Roots,
     /// The configuration in effect, as served by `/configz`.

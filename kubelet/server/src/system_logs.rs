@@ -1,4 +1,5 @@
-//! `/logs/`: the files below `/var/log`. Neither paths nor symlinks lead out of it.
+//! `/logs/`: the files below `/var/log`. Neither paths nor symlinks lead out of it. With `?query=`,
+//! the logs of services.
 
 use std::{
     fs::{self, File},
@@ -10,16 +11,21 @@ use std::{
 use axum::{
     Router,
     body::Body,
+    extract::Query,
     http::{HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::get,
 };
+use futures::{StreamExt as _, stream};
 use kubelet_host::repeatable::blocking;
 use rustix::fs::{Mode, OFlags};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
-use super::response::error;
+use super::{
+    node_log_query::{LogTarget, NodeLogQuery, journal_units, log_files},
+    response::error,
+};
 
 const BASE: &str = "/logs/";
 /// Maximum number of names in a listing; the rest is omitted.
@@ -32,23 +38,95 @@ enum OpenedPath {
     Directory(Vec<String>),
 }
 
-pub(super) fn routes(root: PathBuf) -> Router {
-    let answer = get(move |uri: Uri| async move { answer(root, &uri).await });
+/// The files below `root`. `journal` is the program that reads the journal; without one, queries are
+/// not answered.
+pub(super) fn routes(root: PathBuf, journal: Option<PathBuf>) -> Router {
+    let answer = get(
+        move |uri: Uri, Query(parameters): Query<Vec<(String, String)>>| async move {
+            let journal = journal.as_deref();
+            let query = journal.map(|_| NodeLogQuery::parse(&parameters));
+            match query.transpose().map(Option::flatten) {
+                Ok(None) => answer(root, uri.path()).await,
+                Ok(Some(_)) if !matches!(uri.path(), "/logs" | BASE) => {
+                    error(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode")
+                }
+                Ok(Some(query)) => match &query.target {
+                    LogTarget::File(path) => answer(root, &format!("{BASE}{path}")).await,
+                    LogTarget::Services(services) => {
+                        let journal = journal.unwrap_or(Path::new(""));
+                        service_logs(root, journal, &query, services).await
+                    }
+                },
+                Err((status, reason)) => error(status, reason),
+            }
+        },
+    );
     Router::new()
         .route("/logs", answer.clone())
         .route(BASE, answer.clone())
         .route("/logs/{*path}", answer)
 }
 
-async fn answer(root: PathBuf, uri: &Uri) -> Response {
-    let path = uri.path().strip_prefix(BASE).unwrap_or_default();
+/// The logs of services: from the journal, or from their files.
+async fn service_logs(
+    root: PathBuf,
+    journal: &Path,
+    query: &NodeLogQuery,
+    services: &[String],
+) -> Response {
+    let units = journal_units(journal).await;
+    let in_journal = |name: &&String| units.contains(&format!("{name}.service"));
+    let others: Vec<&String> = services.iter().filter(|name| !in_journal(name)).collect();
+    let text = HeaderValue::from_static("text/plain;charset=UTF-8");
+    let plain = |body: Body| ([(header::CONTENT_TYPE, text)], body).into_response();
+    if others.is_empty() {
+        return match query.journal(journal, services) {
+            Ok(body) => plain(body),
+            Err(_) => plain("\nerror: journal output not available\n".into()),
+        };
+    }
+    if query.has_options() {
+        return plain(Body::from(format!(
+            "\noptions present and query resolved to log files for {others:?}\ntry without specifying \
+             options\n"
+        )));
+    }
+    let names: Vec<String> = others.into_iter().cloned().collect();
+    let opened = blocking(move || {
+        let open = |name: &String| {
+            let paths = log_files(name).into_iter();
+            let mut files = paths.filter_map(|path| open(&root, Path::new(&path)).ok());
+            let file = files.find_map(|opened| match opened {
+                OpenedPath::File(file, size) => Some((file, size)),
+                OpenedPath::Directory(_) => None,
+            });
+            file.ok_or_else(|| format!("\nlog not found for {name}\n"))
+        };
+        names.iter().map(open).collect::<Vec<_>>()
+    })
+    .await;
+    let parts = opened
+        .unwrap_or_default()
+        .into_iter()
+        .map(|opened| match opened {
+            Ok((file, size)) => {
+                let content = tokio::fs::File::from_std(file).take(size);
+                ReaderStream::new(content).left_stream()
+            }
+            Err(reason) => stream::iter([Ok(reason.into())]).right_stream(),
+        });
+    plain(Body::from_stream(stream::iter(parts).flatten()))
+}
+
+async fn answer(root: PathBuf, request_path: &str) -> Response {
+    let path = request_path.strip_prefix(BASE).unwrap_or_default();
     let Some(decoded) = decode(path) else {
         return error(StatusCode::BAD_REQUEST, "invalid URL path");
     };
     let opened = blocking(move || open(&root, &decoded)).await;
     match opened.map_err(io::Error::other).flatten() {
-        Ok(OpenedPath::Directory(_)) if !uri.path().ends_with('/') => {
-            let name = uri.path().rsplit('/').next().unwrap_or_default();
+        Ok(OpenedPath::Directory(_)) if !request_path.ends_with('/') => {
+            let name = request_path.rsplit('/').next().unwrap_or_default();
             match HeaderValue::from_str(&format!("{name}/")) {
                 Ok(to) => (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, to)]).into_response(),
                 Err(_) => error(StatusCode::NOT_FOUND, "404 page not found"),

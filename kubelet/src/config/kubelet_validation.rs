@@ -36,7 +36,7 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     faults.into_list()
 }
 
-/// Fields that need a feature gate.
+/// Fields that need a feature gate, or another field.
 fn features(c: &KubeletConfiguration, faults: &mut Faults) {
     let by_priority = !c.shutdown_grace_period_by_pod_priority.is_empty();
     let restart_period = &c.crash_loop_back_off.max_container_restart_period;
@@ -80,6 +80,13 @@ fn features(c: &KubeletConfiguration, faults: &mut Faults) {
         if is_set && !feature_gates::is_on(c, gate) {
             faults.require(field, gate);
         }
+    }
+    if c.enable_system_log_query == Some(true) && c.enable_system_log_handler == Some(false) {
+        faults.add(
+            "enableSystemLogQuery",
+            true,
+            "requires enableSystemLogHandler",
+        );
     }
 }
 

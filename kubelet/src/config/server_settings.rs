@@ -24,6 +24,9 @@ use super::{
     values::span,
 };
 
+/// The program that reads the journal, found in PATH.
+const JOURNAL: &str = "journalctl";
+
 /// The authorization mode, as a JSON pointer.
 const MODE: &str = "/authorization/mode";
 
@@ -115,6 +118,7 @@ pub(super) fn server_options(
                 statusz: is_on(config, STATUSZ),
                 flagz: is_on(config, FLAGZ),
             },
+            journal: (config.enable_system_log_query == Some(true)).then(|| JOURNAL.into()),
             streaming_roots: Roots::of_this_machine(),
             flagz: flagz(given.flags, &configz["kubeletconfig"]),
             configz,

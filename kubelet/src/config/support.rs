@@ -38,6 +38,7 @@ const EFFECTIVE: &[&str] = &[
     "enableProfilingHandler",
     "enableServer",
     "enableSystemLogHandler",
+    "enableSystemLogQuery",
     "enforceNodeAllocatable",
     "eventBurst",
     "eventRecordQPS",

@@ -1,6 +1,6 @@
 //! Responses of the handlers.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use cri_proto::runtime::v1::ExecSyncResponse;
 use fake_runtime::{Fault, Times, Usage, Verb};
@@ -100,6 +100,50 @@ async fn configuration_logs_and_pods_are_read() {
     let profile = admin.get("/debug/pprof/profile").await;
     assert_eq!(profile.status, 501);
     assert!(profile.body.contains("/debug/pprof/profile"), "{profile:?}");
+}
+
+#[tokio::test]
+async fn logs_of_services_are_read_from_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journalctl");
+    let script = "#!/bin/sh\nif [ $1 = --field ]; then echo web.service; else echo $*; fi\n";
+    fs::write(&journal, script).unwrap();
+    fs::set_permissions(&journal, fs::Permissions::from_mode(0o700)).unwrap();
+    let node = Node::with(|options| options.journal = Some(journal.clone())).await;
+    let admin = node.admin();
+    let log = admin.get("/logs/?query=web&tailLines=3").await;
+    assert_eq!(log.status, 200);
+    let arguments = "--utc --no-pager --lines=3 --unit=web --output=short-precise\n";
+    assert!(log.body.contains(arguments), "{log:?}");
+    for (path, status, body) in [
+        (
+            "/logs/?query=no-service-of-this-name",
+            200,
+            "log not found for no-service-of-this-name",
+        ),
+        (
+            "/logs/?query=no-service&tailLines=1",
+            200,
+            "options present and query resolved to log",
+        ),
+        ("/logs/?query=no/such/file", 404, "404 page not found"),
+        (
+            "/logs/syslog?query=web",
+            406,
+            "path not allowed in query mode",
+        ),
+        ("/logs/?query=a%20b", 406, "query: Invalid value"),
+        ("/logs/?query=web&boot=x", 400, "boot: Invalid value"),
+        ("/logs/", 200, "<pre>"),
+    ] {
+        let answer = admin.get(path).await;
+        assert_eq!(answer.status, status, "{path}");
+        assert!(answer.body.contains(body), "{path}: {answer:?}");
+    }
+
+    let node = Node::in_cluster().await;
+    let ignored = node.admin().get("/logs/?query=web").await;
+    assert!(ignored.body.contains("<pre>"), "{ignored:?}");
 }
 
 #[tokio::test]

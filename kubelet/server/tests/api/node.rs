@@ -405,6 +405,7 @@ pub(crate) fn secure_options(dir: PathBuf) -> SecureOptions {
         tls: TlsParameters::default(),
         access: AccessOptions::default(),
         handlers: HandlerOptions::default(),
+        journal: None,
         streaming_roots: Roots::of_this_machine(),
         configz: json!({"kubeletconfig": {"maxPods": 110}}),
         flagz: BTreeMap::from([("node-labels".to_owned(), "a=b".to_owned())]),

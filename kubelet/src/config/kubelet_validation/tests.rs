@@ -23,6 +23,8 @@ fn every_fault_is_named_with_what_is_allowed() {
         "serializeImagePulls": true,
         "crashLoopBackOff": {"maxContainerRestartPeriod": "10m"},
         "containerRuntimeEndpoint": "tcp://127.0.0.1:1234",
+        "enableSystemLogQuery": true,
+        "enableSystemLogHandler": false,
         "registerWithTaints": [
             {"key": "a/b", "effect": "NoSchedule"},
             {"key": "a b", "value": "-", "effect": "Never", "timeAdded": "2026-01-01T00:00:00Z"},
@@ -36,6 +38,7 @@ fn every_fault_is_named_with_what_is_allowed() {
         "maxParallelImagePulls: invalid value 3: must be 1 unless serializeImagePulls is false",
         "crashLoopBackOff.maxContainerRestartPeriod: invalid value 10m0s: must be between 1s and 5m0s, inclusive",
         "containerRuntimeEndpoint: invalid value \"tcp://127.0.0.1:1234\": must be a unix socket: unix:///path/to/runtime.sock or /path/to/runtime.sock",
+        "enableSystemLogQuery: invalid value true: requires enableSystemLogHandler",
         "registerWithTaints[1].effect: invalid value \"Never\": must be one of: \"\", \"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\"",
         "registerWithTaints[1].timeAdded: invalid value (set): must not be set",
     ] {
@@ -47,7 +50,7 @@ fn every_fault_is_named_with_what_is_allowed() {
     for field in ["registerWithTaints[1].key", "registerWithTaints[1].value"] {
         assert!(found.iter().any(|it| it.starts_with(field)), "{found:#?}");
     }
-    assert_eq!(found.len(), 11);
+    assert_eq!(found.len(), 12);
 }
 
 #[test]
