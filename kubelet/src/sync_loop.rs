@@ -245,6 +245,16 @@ impl SyncLoop<'_> {
         }
     }
 
+    /// Called before the mirror pod is known: then the status of its static pod is sent.
+    fn adopt_status(&self, mirror: &Pod) {
+        let full_name = identity::full_name(mirror);
+        if let Some(pod) = self.pods.get_by_full_name(&full_name)
+            && identity::is_mirror_of(mirror, &pod)
+        {
+            self.statuses.adopt(&pod, mirror);
+        }
+    }
+
     /// Reconciles the mirror pod of a static pod that has ended, because it is not synced any more.
     fn mirror_if_ended(&self, pod: &Pod) {
         let uid = PodUid::of(pod);
@@ -268,11 +278,17 @@ impl SyncLoop<'_> {
         });
         for pod in pods {
             if identity::is_mirror(&pod) {
+                self.adopt_status(&pod);
                 self.pods.set(Arc::clone(&pod));
                 self.mirrored(&pod);
                 continue;
             }
             let full_name = identity::full_name(&pod);
+            if let Some(mirror) = self.pods.mirror(&full_name)
+                && identity::is_mirror_of(&mirror, &pod)
+            {
+                self.statuses.adopt(&pod, &mirror);
+            }
             let uid = PodUid::of(&pod);
             let runtime = self.runtime;
             let _placing = runtime.placing();

@@ -42,8 +42,13 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn readiness(&self, pod: &Pod) -> Readiness<'a> {
-        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    fn readiness(&self, pod: &Pod, old: &ApiStatus) -> Readiness<'a> {
+        // The source of a static pod has no status; the last one may be that of its mirror pod.
+        let of_source = match identity::is_static(pod) {
+            true => Some(old),
+            false => pod.status.as_ref(),
+        };
+        let conditions = of_source.and_then(|status| status.conditions.as_ref());
         Readiness {
             probes: self.probes,
             begun: self.begun,
@@ -72,7 +77,7 @@ pub(super) fn generate(
         waiting: facts.waiting,
         runtime_name: facts.runtime_name,
         resize: facts.resize,
-        readiness: node.readiness(pod),
+        readiness: node.readiness(pod, old),
         restarting_all,
     };
     let mut init = containers::init_container_statuses(inputs);
@@ -158,7 +163,7 @@ pub(super) fn with_readiness(
     old: &ApiStatus,
 ) -> ApiStatus {
     let mut status = old.clone();
-    let readiness = node.readiness(pod);
+    let readiness = node.readiness(pod, old);
     let set = |statuses: &mut [ContainerStatus], kind| {
         for status in statuses {
             let mut specs = match kind {

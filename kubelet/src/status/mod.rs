@@ -17,7 +17,10 @@ mod restart_all;
 pub mod sync;
 mod verdict;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
@@ -103,6 +106,8 @@ pub struct StatusManager {
     reports: Mutex<Reports>,
     /// Statuses from before a restart of the kubelet, of pods that no source has delivered yet.
     remembered: Mutex<BTreeMap<PodUid, ApiStatus>>,
+    /// Static pods whose mirror pods were seen.
+    mirrored: Mutex<BTreeSet<PodUid>>,
     changed: watch::Sender<()>,
     metrics: StatusMetrics,
     latencies: StartLatencies,
@@ -125,6 +130,7 @@ impl StatusManager {
             begun: clock::now(),
             reports: Mutex::default(),
             remembered: Mutex::default(),
+            mirrored: Mutex::default(),
             changed: watch::Sender::new(()),
             metrics: StatusMetrics::default(),
             latencies: StartLatencies::default(),
@@ -167,6 +173,24 @@ impl StatusManager {
         let has_ended = is_terminal(&status);
         self.set(pod, status, false);
         has_ended
+    }
+
+    /// Called when a static pod and its mirror pod are both known. The first time, a status from an
+    /// earlier kubelet becomes that of the pod, as the one of its source does for other pods: a
+    /// restart of the kubelet leaves its readiness and its conditions as they are.
+    pub fn adopt(&self, pod: &Pod, mirror: &Pod) {
+        let uid = PodUid::of(pod);
+        if !self.mirrored.lock().insert(uid.clone()) {
+            return;
+        }
+        let is_over = self.get(&uid).is_some_and(|status| is_terminal(&status));
+        let earlier = mirror.status.as_ref().filter(|status| {
+            // A static pod that has ended starts again.
+            !is_terminal(status) && known_status::has_run(status)
+        });
+        if let Some(earlier) = earlier.filter(|_| !is_over) {
+            self.set(pod, earlier.clone(), false);
+        }
     }
 
     /// Called when all sources have delivered their pods: the remaining recorded statuses are of
@@ -281,6 +305,7 @@ impl StatusManager {
 
     /// Forgets a pod.
     pub fn remove(&self, uid: &PodUid) {
+        self.mirrored.lock().remove(uid);
         self.latencies.remove(uid);
         self.reports.lock().by_uid.remove(uid);
     }

@@ -1,6 +1,6 @@
 //! Mirror pods of static pods.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
@@ -181,6 +181,40 @@ async fn a_mirror_of_an_earlier_kubelet_is_kept() {
     );
     assert_eq!(joined.api.count("DELETE"), 0);
     assert_eq!(joined.node.runtime.calls(Verb::StartContainer), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_stays_ready_over_a_restart_of_the_kubelet() {
+    let joined = Joined::new();
+    let mut pod = manifest("one");
+    let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    container.readiness_probe = serde_json::from_value(probe.clone()).unwrap();
+    container.startup_probe = serde_json::from_value(probe).unwrap();
+    let member = joined.start().await;
+    member.set_static(vec![pod.clone()]).await;
+    until("it to be ready", 10 * SECOND, || {
+        joined.api.condition(NAME, "Ready") == "True"
+    })
+    .await;
+    tokio::time::sleep(MINUTE).await;
+    let before = joined.api.pod(NAME).unwrap().status;
+    member.stop().await;
+
+    // The mirror pod is known before the static pod, or after it.
+    for mirror_first in [true, false] {
+        let member = joined.start().await;
+        if mirror_first {
+            tokio::time::sleep(SECOND).await;
+        }
+        member.set_static(vec![pod.clone()]).await;
+        for _ in 0..1000 {
+            assert_eq!(joined.api.condition(NAME, "Ready"), "True");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(joined.api.pod(NAME).unwrap().status, before);
+        member.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
