@@ -8,7 +8,7 @@ use axum::{
     routing::get,
 };
 
-use super::{NodeView, response::text};
+use super::{NodeView, health_check::HealthCheck, response::text};
 
 /// The checks, in the order of the report. `ping` and `log` always pass: the process responds, and
 /// logging never blocks.
@@ -18,15 +18,6 @@ const CHECKS: [(&str, Option<HealthCheck>); 4] = [
     ("syncloop", Some(HealthCheck::SyncLoop)),
     ("device-plugin", Some(HealthCheck::DevicePlugin)),
 ];
-
-/// A check of a part of the kubelet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HealthCheck {
-    /// The sync loop runs.
-    SyncLoop,
-    /// Device plugins can register.
-    DevicePlugin,
-}
 
 /// `/healthz` with all checks, and `/healthz/CHECK` with one.
 pub(super) fn routes<V: NodeView>(view: V) -> Router {

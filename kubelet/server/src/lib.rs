@@ -18,6 +18,7 @@ mod debug_flags;
 mod debugging;
 mod expiring_cache;
 mod flush_before_end;
+mod health_check;
 mod healthz;
 mod machine_info;
 mod metrics;
@@ -70,7 +71,7 @@ use self::{
         self_signed::SelfSignedError,
     },
 };
-pub use healthz::HealthCheck;
+pub use health_check::HealthCheck;
 pub use node_view::NodeView;
 pub use secure::ClusterDependencies;
 pub use socket::socket_path;

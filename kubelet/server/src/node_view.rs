@@ -11,7 +11,7 @@ use kubelet_resource_analyzer::Usages;
 use kubelet_stats::{Depth, NodeStats, StatsError};
 
 use crate::{
-    healthz::HealthCheck,
+    health_check::HealthCheck,
     reports::{GarbageReport, PressureReport},
 };
 

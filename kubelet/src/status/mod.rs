@@ -37,7 +37,7 @@ use kubelet_pod_spec::{
 use kubelet_prober::results::ProbeResults;
 use kubelet_resource_managers::ResourceManagers;
 use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::Instant};
 use tracing::info;
 
@@ -206,8 +206,24 @@ impl StatusManager {
 
     /// Computes and stores the pod's status; returns its phase.
     pub fn update(&self, pod: &Pod, facts: StatusInputs<'_>) -> Phase {
-        let uid = PodUid::of(pod);
-        let mut old = self.get(&uid).unwrap_or_else(|| {
+        loop {
+            let known = self.get(&PodUid::of(pod));
+            let status = self.computed(pod, known.clone(), facts);
+            let phase = Phase::parse(status.phase.as_deref());
+            if self.replace(pod, known.as_ref(), status, facts.ending) {
+                return phase;
+            }
+        }
+    }
+
+    /// The pod's status, after the one that is `known`.
+    fn computed(
+        &self,
+        pod: &Pod,
+        known: Option<Arc<ApiStatus>>,
+        facts: StatusInputs<'_>,
+    ) -> ApiStatus {
+        let mut old = known.unwrap_or_else(|| {
             // The source has the phase and the conditions of other owners.
             Arc::new(pod.status.clone().unwrap_or_default())
         });
@@ -226,9 +242,7 @@ impl StatusManager {
             None => ApiStatus::clone(&old),
         };
         device_health::set(&mut status, pod, self.managers.devices(), &self.dra);
-        let phase = Phase::parse(status.phase.as_deref());
-        self.set(pod, status, facts.ending);
-        phase
+        status
     }
 
     /// Called when a probe result changes: updates readiness at once, even during a sync of the
@@ -238,7 +252,7 @@ impl StatusManager {
         // The pod's worker may store a status at the same time; retry, so that neither is lost.
         while let (Some(old), Some(spec)) = (self.get(&uid), &pod.spec) {
             let status = generate::with_readiness(&self.node(), pod, spec, &old);
-            if *old == status || self.replace(&uid, &old, status) {
+            if *old == status || self.replace(pod, Some(&old), status, false) {
                 return;
             }
         }
@@ -320,8 +334,37 @@ impl StatusManager {
     }
 
     fn set(&self, pod: &Pod, status: ApiStatus, stopped: bool) {
+        self.store(self.reports.lock(), pod, status, stopped);
+    }
+
+    /// Replaces the status that is `known`; returns `false` if it was replaced meanwhile.
+    fn replace(
+        &self,
+        pod: &Pod,
+        known: Option<&Arc<ApiStatus>>,
+        status: ApiStatus,
+        stopped: bool,
+    ) -> bool {
+        let reports = self.reports.lock();
+        let now = reports.by_uid.get(&PodUid::of(pod));
+        let is_same = match (now, known) {
+            (Some(now), Some(known)) => Arc::ptr_eq(&now.status, known),
+            (now, known) => now.is_none() && known.is_none(),
+        };
+        if is_same {
+            self.store(reports, pod, status, stopped);
+        }
+        is_same
+    }
+
+    fn store(
+        &self,
+        mut reports: MutexGuard<'_, Reports>,
+        pod: &Pod,
+        status: ApiStatus,
+        stopped: bool,
+    ) {
         let uid = PodUid::of(pod);
-        let mut reports = self.reports.lock();
         let old = reports.by_uid.get(&uid);
         let stopped = stopped || old.is_some_and(|old| old.stopped);
         if old.is_some_and(|old| *old.status == status && old.stopped == stopped) {
@@ -348,22 +391,6 @@ impl StatusManager {
         reports.by_uid.insert(uid, report);
         drop(reports);
         self.changed.send_replace(());
-    }
-
-    /// Replaces `old`; returns `false` if it was replaced meanwhile.
-    fn replace(&self, uid: &PodUid, old: &Arc<ApiStatus>, status: ApiStatus) -> bool {
-        let mut reports = self.reports.lock();
-        let now = reports.by_uid.get(uid);
-        if !now.is_some_and(|now| Arc::ptr_eq(&now.status, old)) {
-            return false;
-        }
-        if let Some(now) = reports.renew(uid) {
-            now.status = Arc::new(status);
-            now.changed = Instant::now();
-        }
-        drop(reports);
-        self.changed.send_replace(());
-        true
     }
 
     fn node(&self) -> Node<'_> {
@@ -418,15 +445,39 @@ mod tests {
         manager.get(&PodUid::of(&pod)).unwrap()
     }
 
-    #[test]
-    fn a_verdict_is_the_pods_last_phase_with_its_reason() {
+    fn manager() -> StatusManager {
         let claims = DraManager::start(DraParts {
             root_dir: "/nonexistent".into(),
             objects: Arc::new(NoObjects),
             cluster: None,
         });
-        let manager =
-            StatusManager::new(HostIps::default(), Arc::default(), Arc::default(), claims);
+        StatusManager::new(HostIps::default(), Arc::default(), Arc::default(), claims)
+    }
+
+    #[test]
+    fn a_status_replaces_only_the_one_that_it_follows() {
+        let manager = manager();
+        let pod = Pod::default();
+        let uid = PodUid::of(&pod);
+        let status = |message: &str| ApiStatus {
+            message: Some(message.to_owned()),
+            ..ApiStatus::default()
+        };
+        let message = || manager.get(&uid).unwrap().message.clone().unwrap();
+        assert!(manager.replace(&pod, None, status("first"), false));
+        let first = manager.get(&uid);
+        assert!(!manager.replace(&pod, None, status("late"), false));
+        manager.set(&pod, status("adopted"), false);
+        assert!(!manager.replace(&pod, first.as_ref(), status("late"), false));
+        assert_eq!(message(), "adopted");
+        let adopted = manager.get(&uid);
+        assert!(manager.replace(&pod, adopted.as_ref(), status("next"), false));
+        assert_eq!(message(), "next");
+    }
+
+    #[test]
+    fn a_verdict_is_the_pods_last_phase_with_its_reason() {
+        let manager = manager();
         report(&manager, None, false);
         let verdict = Verdict {
             phase: Phase::Failed,
