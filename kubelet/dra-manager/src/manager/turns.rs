@@ -1,4 +1,4 @@
-//! Who may change a claim.
+//! Claims are changed by one task at a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
