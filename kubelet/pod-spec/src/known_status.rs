@@ -31,6 +31,28 @@ pub fn started(status: &PodStatus) -> Vec<&str> {
     names
 }
 
+/// Whether the same containers run in both, and at least one.
+pub fn runs_the_same(a: &PodStatus, b: &PodStatus) -> bool {
+    let running = running(a);
+    !running.is_empty() && running == self::running(b)
+}
+
+/// IDs of the running containers, sorted.
+fn running(status: &PodStatus) -> Vec<&str> {
+    let init = status.init_container_statuses.iter().flatten();
+    let all = init.chain(status.container_statuses.iter().flatten());
+    let is_running = |container: &&ContainerStatus| {
+        let state = container.state.as_ref();
+        state.is_some_and(|state| state.running.is_some())
+    };
+    let mut ids: Vec<&str> = all
+        .filter(is_running)
+        .filter_map(|container| container.container_id.as_deref())
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
 fn was_started(container: &ContainerStatus) -> bool {
     [&container.state, &container.last_state]
         .into_iter()

@@ -108,6 +108,8 @@ pub struct StatusManager {
     remembered: Mutex<BTreeMap<PodUid, ApiStatus>>,
     /// Static pods whose mirror pods were seen.
     mirrored: Mutex<BTreeSet<PodUid>>,
+    /// Statuses of their mirror pods by an earlier kubelet, until their first own.
+    earlier: Mutex<BTreeMap<PodUid, ApiStatus>>,
     changed: watch::Sender<()>,
     metrics: StatusMetrics,
     latencies: StartLatencies,
@@ -131,6 +133,7 @@ impl StatusManager {
             reports: Mutex::default(),
             remembered: Mutex::default(),
             mirrored: Mutex::default(),
+            earlier: Mutex::default(),
             changed: watch::Sender::new(()),
             metrics: StatusMetrics::default(),
             latencies: StartLatencies::default(),
@@ -176,20 +179,23 @@ impl StatusManager {
     }
 
     /// Called when a static pod and its mirror pod are both known. The first time, a status from an
-    /// earlier kubelet becomes that of the pod, as the one of its source does for other pods: a
-    /// restart of the kubelet leaves its readiness and its conditions as they are.
+    /// earlier kubelet becomes that of the pod if the same containers run, as the one of its source
+    /// does for other pods: a restart of the kubelet leaves its readiness and its conditions as they
+    /// are. After a reboot its status starts empty.
     pub fn adopt(&self, pod: &Pod, mirror: &Pod) {
         let uid = PodUid::of(pod);
         if !self.mirrored.lock().insert(uid.clone()) {
             return;
         }
-        let is_over = self.get(&uid).is_some_and(|status| is_terminal(&status));
-        let earlier = mirror.status.as_ref().filter(|status| {
-            // A static pod that has ended starts again.
-            !is_terminal(status) && known_status::has_run(status)
-        });
-        if let Some(earlier) = earlier.filter(|_| !is_over) {
-            self.set(pod, earlier.clone(), false);
+        let Some(earlier) = mirror.status.clone().filter(|status| !is_terminal(status)) else {
+            return;
+        };
+        match self.get(&uid) {
+            None => _ = self.earlier.lock().insert(uid, earlier),
+            Some(now) if known_status::runs_the_same(&now, &earlier) => {
+                self.set(pod, earlier, false);
+            }
+            Some(_) => {}
         }
     }
 
@@ -207,8 +213,14 @@ impl StatusManager {
     /// Computes and stores the pod's status; returns its phase.
     pub fn update(&self, pod: &Pod, facts: StatusInputs<'_>) -> Phase {
         loop {
-            let known = self.get(&PodUid::of(pod));
-            let status = self.computed(pod, known.clone(), facts);
+            let uid = PodUid::of(pod);
+            let known = self.get(&uid);
+            let mut status = self.computed(pod, known.clone(), facts);
+            let earlier = self.earlier.lock().remove(&uid);
+            let same = earlier.filter(|it| known_status::runs_the_same(&status, it));
+            if let Some(earlier) = same.filter(|_| known.is_none()) {
+                status = self.computed(pod, Some(Arc::new(earlier)), facts);
+            }
             let phase = Phase::parse(status.phase.as_deref());
             if self.replace(pod, known.as_ref(), status, facts.ending) {
                 return phase;
@@ -320,6 +332,7 @@ impl StatusManager {
     /// Forgets a pod.
     pub fn remove(&self, uid: &PodUid) {
         self.mirrored.lock().remove(uid);
+        self.earlier.lock().remove(uid);
         self.latencies.remove(uid);
         self.reports.lock().by_uid.remove(uid);
     }
@@ -473,6 +486,32 @@ mod tests {
         let adopted = manager.get(&uid);
         assert!(manager.replace(&pod, adopted.as_ref(), status("next"), false));
         assert_eq!(message(), "next");
+    }
+
+    #[test]
+    fn the_status_of_a_mirror_pod_counts_while_the_same_containers_run() {
+        let running = |id: &str, message: &str| -> ApiStatus {
+            serde_json::from_value(serde_json::json!({
+                "message": message,
+                "containerStatuses": [{
+                    "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "containerID": id, "state": {"running": {}},
+                }],
+            }))
+            .unwrap()
+        };
+        let pod = Pod::default();
+        for (id, expected) in [("fake://1", "earlier"), ("fake://2", "now")] {
+            let manager = manager();
+            manager.set(&pod, running("fake://1", "now"), false);
+            let mirror = Pod {
+                status: Some(running(id, "earlier")),
+                ..Pod::default()
+            };
+            manager.adopt(&pod, &mirror);
+            let status = manager.get(&PodUid::of(&pod)).unwrap();
+            assert_eq!(status.message.as_deref(), Some(expected));
+        }
     }
 
     #[test]
