@@ -11,6 +11,7 @@ use futures::FutureExt as _;
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_cri_client::{CriClient, CriError, CriOptions};
 use kubelet_host::{
+    iptables::{self, UtilityChains},
     kernel_tunables::{self, ProtectedTunables},
     machine::Machine,
     selinux, version,
@@ -327,6 +328,11 @@ async fn serve(
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
         async move { kubelet.serve_pod_resources(resources, cancel).await }.boxed()
     });
+    if settings.utility_chains {
+        for chains in UtilityChains::of_this_machine() {
+            tasks.spawn(chains.keep(iptables::CHECK_PERIOD, cancel.clone()).boxed());
+        }
+    }
     let cancel = cancel.clone();
     tasks.spawn(async move { kubelet.run_plugin_manager(cancel).await }.boxed());
     // Fails only if a service manager exists and does not receive.

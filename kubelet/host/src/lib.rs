@@ -11,6 +11,7 @@ pub mod file_work;
 pub mod files;
 pub mod go_bool;
 pub mod host_ips;
+pub mod iptables;
 pub mod kernel_tunables;
 pub mod local_node;
 pub mod machine;

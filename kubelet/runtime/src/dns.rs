@@ -37,10 +37,10 @@ impl Default for DnsOptions {
 
 /// Limits of resolvers, as applied by upstream.
 const MAX_SERVERS: usize = 3;
-const MAX_SEARCHES: usize = 32;
-const MAX_SEARCH_CHARS: usize = 2048;
+pub(crate) const MAX_SEARCHES: usize = 32;
+pub(crate) const MAX_SEARCH_CHARS: usize = 2048;
 /// Longest domain; some resolvers abort on a longer one.
-const MAX_DOMAIN: usize = 253;
+pub(crate) const MAX_DOMAIN: usize = 253;
 /// Event message on a node without cluster DNS.
 const MISSING_DNS: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod \
     using \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
@@ -130,7 +130,8 @@ fn none(node_ips: &[IpAddr]) -> DnsConfig {
     }
 }
 
-async fn read(path: &Path) -> Result<DnsConfig, DnsError> {
+/// Reads a `resolv.conf`.
+pub(crate) async fn read(path: &Path) -> Result<DnsConfig, DnsError> {
     let failed = |source| DnsError::Read {
         path: path.to_owned(),
         source,

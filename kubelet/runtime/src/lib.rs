@@ -18,6 +18,7 @@ mod pod_files;
 pub mod pod_state;
 mod prune;
 pub mod resize;
+mod resolv_conf;
 pub mod resources;
 mod runtime_class;
 pub mod sandbox_config;
@@ -46,6 +47,7 @@ use kubelet_image::{ImageManager, ImageOptions};
 use kubelet_pod_spec::{identity::PodUid, resources::ResourceList};
 use kubelet_prober::results::ProbeResults;
 use kubelet_resource_managers::ResourceManagers;
+use tokio_util::sync::CancellationToken;
 
 use self::{
     cpu_sets::CpuSets,
@@ -224,6 +226,11 @@ impl RuntimeManager {
     /// The image manager.
     pub fn images(&self) -> &ImageManager {
         &self.images
+    }
+
+    /// Tells when the node's `resolv.conf` exceeds the limits of resolvers, until cancelled.
+    pub async fn watch_resolv_conf(&self, cancel: CancellationToken) {
+        resolv_conf::watch(&self.options.dns, &self.events, cancel).await;
     }
 
     /// The probe results.

@@ -76,6 +76,8 @@ pub struct Settings {
     /// What is done about kernel tunables that differ from the required ones
     /// (`protectKernelDefaults`).
     pub tunables: TunableBehavior,
+    /// Keep iptables chains for other programs on the node (`makeIPTablesUtilChains`).
+    pub utility_chains: bool,
     /// Pod CIDRs of a standalone node (`podCIDR`); none when empty.
     pub pod_cidr: String,
     /// Warnings to log, such as settings without effect.
@@ -187,6 +189,7 @@ impl Settings {
             } else {
                 TunableBehavior::Keep
             },
+            utility_chains: config.make_iptables_util_chains != Some(false),
             pod_cidr: config.pod_cidr.clone(),
             warnings,
         })

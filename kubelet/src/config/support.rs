@@ -71,6 +71,7 @@ const EFFECTIVE: &[&str] = &[
     "localStorageCapacityIsolation",
     "logging.format",
     "logging.verbosity",
+    "makeIPTablesUtilChains",
     "maxOpenFiles",
     "maxParallelImagePulls",
     "maxPods",

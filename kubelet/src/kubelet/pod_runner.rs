@@ -165,6 +165,7 @@ impl PodRunner {
             kubelet.sync_with_api_server(cancel.clone()).boxed(),
             parts.readiness.run(cancel.clone()).boxed(),
             parts.oom_watcher.run(cancel.clone()).boxed(),
+            parts.runtime.watch_resolv_conf(cancel.clone()).boxed(),
             parts.pleg.run(events_in, cancel.clone()).boxed(),
             parts.volumes.run(cancel.clone()).boxed(),
             parts.analyzer.run(cancel.clone()).boxed(),

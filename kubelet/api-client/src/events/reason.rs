@@ -58,6 +58,8 @@ pub const FILE_SYSTEM_RESIZE_SUCCESSFUL: &str = "FileSystemResizeSuccessful";
 pub const VOLUME_CONDITION_ABNORMAL: &str = "VolumeConditionAbnormal";
 /// A pod has too many name servers or search domains.
 pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
+/// The node's `resolv.conf` exceeds the limits of resolvers, or cannot be read.
+pub const CHECK_LIMITS_FOR_RESOLV_CONF: &str = "CheckLimitsForResolvConf";
 /// A pod's DNS policy needs the cluster DNS, which is not configured.
 pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 

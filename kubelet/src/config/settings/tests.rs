@@ -352,14 +352,14 @@ fn another_kind_is_refused() {
 #[test]
 fn what_has_no_effect_is_said_in_one_line() {
     let settings = with_file(
-        "enableContentionProfiling: true\nmakeIPTablesUtilChains: true\n",
+        "enableContentionProfiling: true\niptablesDropBit: 15\n",
         &["--hairpin-mode=none"],
     )
     .unwrap();
     assert_eq!(
         settings.warnings,
         [
-            "configuration file fields without effect yet: enableContentionProfiling, makeIPTablesUtilChains",
+            "configuration file fields without effect yet: enableContentionProfiling, iptablesDropBit",
             "flags without effect: --hairpin-mode",
         ]
     );
