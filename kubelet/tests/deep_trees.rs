@@ -9,6 +9,7 @@ use deep_tree::{InMemory, nest};
 use kubelet_volume::{
     atomic_writer::{self, FileProjection, Payload},
     disk, ownership,
+    ownership_progress::OwnershipProgress,
     plugin::FsGroup,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -47,7 +48,8 @@ fn a_volume_goes_to_its_group_however_deep_it_is() {
         gid: 4321,
         on_root_mismatch: false,
     };
-    ownership::set(dir.path(), group, false).unwrap();
+    let progress = OwnershipProgress::default();
+    ownership::set(dir.path(), group, false, &progress).unwrap();
     let found = rustix::fs::fstat(&deepest).unwrap();
     assert_eq!((found.st_gid, found.st_mode & 0o2777), (4321, 0o2770));
 }

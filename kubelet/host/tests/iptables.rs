@@ -138,7 +138,10 @@ async fn chains_are_created_once_and_again_after_a_flush() -> Result<()> {
     cancel.cancel();
     kept.await?;
     // Another kubelet finds them, and adds nothing, even if only a canary is missing.
-    lines(&program, &["-w", "-t", "mangle", "-X", "KUBE-KUBELET-CANARY"])?;
+    lines(
+        &program,
+        &["-w", "-t", "mangle", "-X", "KUBE-KUBELET-CANARY"],
+    )?;
     let (kept, cancel) = keep(&program, Family::V4);
     all_there().await?;
     cancel.cancel();

@@ -15,11 +15,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 const CLUSTER_SEARCHES: usize = 3;
 
 /// Records what is wrong with the file, once until that changes, until cancelled.
-pub(crate) async fn watch(
-    options: &DnsOptions,
-    events: &EventRecorder,
-    cancel: CancellationToken,
-) {
+pub(crate) async fn watch(options: &DnsOptions, events: &EventRecorder, cancel: CancellationToken) {
     if options.resolv_conf.is_none() {
         return;
     }

@@ -236,7 +236,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{ownership, plugin::FsGroup};
+    use crate::{ownership, ownership_progress::OwnershipProgress, plugin::FsGroup};
 
     fn payload(files: &[(&str, &str)]) -> Payload {
         files
@@ -358,7 +358,7 @@ mod tests {
                             gid,
                             on_root_mismatch: false,
                         };
-                        ownership::set(path, group, true)
+                        ownership::set(path, group, true, &OwnershipProgress::default())
                     }
                     None => Ok(()),
                 };

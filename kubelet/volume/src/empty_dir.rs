@@ -66,7 +66,12 @@ impl VolumePlugin for EmptyDir {
             }
             make(&request.dir, &medium)?;
             if let Some(group) = request.fs_group {
-                ownership::set(&request.dir, whole(group), false)?;
+                ownership::set(
+                    &request.dir,
+                    whole(group),
+                    false,
+                    &request.ownership_progress,
+                )?;
             }
             mark(&marker)?;
             Ok(Mounted::Path(request.dir))
@@ -196,7 +201,7 @@ fn mark(marker: &Path) -> Result<(), VolumeError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::{os::unix::fs::MetadataExt as _, sync::Arc};
 
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
@@ -252,6 +257,7 @@ mod tests {
                 }),
                 fs_user: None,
                 selinux_label: None,
+                ownership_progress: Arc::default(),
             }
         }
     }

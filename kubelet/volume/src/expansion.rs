@@ -1,6 +1,8 @@
 //! Expansion of persistent volumes on the node, by the rules of upstream's `node_expander.go`. The
 //! claim's status decides whether this node has to act, and the result is recorded there.
 
+use std::sync::Arc;
+
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimStatus},
     apimachinery::pkg::api::resource::Quantity,
@@ -47,6 +49,10 @@ pub(super) struct ExpansionResult {
     pub(super) known: ExpansionState,
     /// The volume has grown.
     pub(super) has_grown: bool,
+    /// The volume would have to grow, but the pod only reads it.
+    pub(super) is_read_only: bool,
+    /// The claim, once it was looked at.
+    pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
     /// Why the volume is not ready.
     pub(super) result: Result<(), VolumeError>,
 }
@@ -121,6 +127,8 @@ impl Expansion<'_> {
         let mut expanded = ExpansionResult {
             known: self.known,
             has_grown: false,
+            is_read_only: false,
+            claim: None,
             result: Ok(()),
         };
         expanded.result = match self.grow(&mut expanded).await {
@@ -136,9 +144,18 @@ impl Expansion<'_> {
         let Some((namespace, name, capacity)) = self.claim() else {
             return Ok(());
         };
+        if self.request.spec.read_only && !self.plugin.expands() {
+            return Ok(());
+        }
         let objects = &*self.host.objects;
-        let mut claim = objects.persistent_volume_claim(namespace, name).await?;
-        let Some(resize) = ClaimResize::of(&claim, capacity) else {
+        let claim = objects.persistent_volume_claim(namespace, name).await?;
+        let claim = expanded.claim.insert(claim);
+        if self.request.spec.read_only {
+            let resize = ClaimResize::of(claim, capacity);
+            expanded.is_read_only = resize.is_some_and(|resize| !resize.is_known);
+            return Ok(());
+        }
+        let Some(resize) = ClaimResize::of(claim, capacity) else {
             return Ok(());
         };
         if !resize.is_ours() {
@@ -148,13 +165,13 @@ impl Expansion<'_> {
             return Ok(());
         }
         if resize.is_reported && resize.stage.as_deref() == Some(PENDING) {
-            let patch = in_progress(&claim);
-            claim = objects.patch_claim_status(namespace, name, patch).await?;
+            let patch = in_progress(claim);
+            *claim = objects.patch_claim_status(namespace, name, patch).await?;
         }
         let error = match self.plugin.expand(self.request, resize.bytes).await? {
             done @ (Growth::Done | Growth::Needless) => {
                 if !resize.is_known {
-                    let patch = finished(&claim, &resize.size);
+                    let patch = finished(claim, &resize.size);
                     objects.patch_claim_status(namespace, name, patch).await?;
                 }
                 expanded.has_grown = matches!(done, Growth::Done);
@@ -177,7 +194,7 @@ impl Expansion<'_> {
         };
         if resize.is_reported {
             let is_infeasible = infeasible || (self.known.has_failed && resize.is_outdated);
-            let patch = failed(&claim, &error, is_infeasible);
+            let patch = failed(claim, &error, is_infeasible);
             let told = objects.patch_claim_status(namespace, name, patch).await;
             if let Err(error) = told {
                 let volume = self.request.name();

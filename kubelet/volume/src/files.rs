@@ -56,7 +56,10 @@ pub(super) async fn set_up(
             mount::make_dir(&dir.join(nested), 0o755)?;
         }
         atomic_writer::write(dir, &payload, || match request.fs_group {
-            Some(group) => ownership::set(dir, empty_dir::whole(group), true),
+            Some(group) => {
+                let progress = &request.ownership_progress;
+                ownership::set(dir, empty_dir::whole(group), true, progress)
+            }
             None => Ok(()),
         })?;
         Ok(Mounted::Path(request.dir))

@@ -28,6 +28,7 @@ mod mount;
 mod mounted;
 mod nfs;
 pub mod ownership;
+pub mod ownership_progress;
 pub mod plugin;
 pub mod plugins;
 mod projected;

@@ -114,6 +114,10 @@ impl VolumePlugin for Local {
         async move { blocking_at(&path, work).await }.boxed()
     }
 
+    fn expands(&self) -> bool {
+        true
+    }
+
     fn expand<'a>(&'a self, request: &'a MountRequest, _: i64) -> PluginFuture<'a, Growth> {
         let request = request.clone();
         let device_dir = self.device_dir(request.spec.inner_name());
@@ -254,7 +258,7 @@ fn bind(
     }
     match request.fs_group {
         Some(group) if !request.spec.read_only && !is_shared(dir, host).map_err(failed)? => {
-            ownership::set(dir, group, false)
+            ownership::set(dir, group, false, &request.ownership_progress)
         }
         _ => Ok(()),
     }

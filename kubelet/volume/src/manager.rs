@@ -164,6 +164,7 @@ impl VolumeManager {
             fs_group: pod.spec.as_ref().and_then(fs_group),
             fs_user: pod.spec.as_ref().and_then(fs_user),
             selinux_label,
+            ownership_progress: Arc::default(),
             spec,
         };
         Ok((request, refreshes))

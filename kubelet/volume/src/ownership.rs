@@ -16,7 +16,7 @@ use rustix::{
 use tracing::warn;
 use tree_walk::{Step, Walk};
 
-use super::{VolumeError, plugin::FsGroup};
+use super::{VolumeError, ownership_progress::OwnershipProgress, plugin::FsGroup};
 
 const READ_WRITE: u32 = 0o660;
 const READ: u32 = 0o440;
@@ -29,13 +29,20 @@ const SET_GID: u32 = 0o2000;
 /// # Errors
 /// A directory cannot be read. A file that cannot be changed is no error: network file systems may
 /// forbid it.
-pub fn set(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeError> {
+pub fn set(
+    dir: &Path,
+    group: FsGroup,
+    read_only: bool,
+    progress: &OwnershipProgress,
+) -> Result<(), VolumeError> {
     if group.on_root_mismatch && is_right(dir, group.gid, read_only) {
         return Ok(());
     }
+    progress.begin();
     let mut change = OwnershipChange {
         gid: Gid::from_raw(group.gid),
         read_only,
+        progress,
         refused: None,
     };
     let changed = change.everything(dir);
@@ -57,14 +64,15 @@ fn is_right(dir: &Path, gid: u32, read_only: bool) -> bool {
     root.is_dir() && root.gid() == gid && root.permissions().mode() & needed == needed
 }
 
-struct OwnershipChange {
+struct OwnershipChange<'a> {
     gid: Gid,
     read_only: bool,
+    progress: &'a OwnershipProgress,
     /// The error of the first change that failed.
     refused: Option<io::Error>,
 }
 
-impl OwnershipChange {
+impl OwnershipChange<'_> {
     /// Changes each directory after its contents: a directory that is right implies that everything
     /// below it is. Other mounts inside the volume are skipped.
     fn everything(&mut self, dir: &Path) -> io::Result<()> {
@@ -93,6 +101,7 @@ impl OwnershipChange {
     }
 
     fn change(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.progress.count();
         let found = rustix::fs::fstat(file)?;
         let kind = kind(&found);
         let owned = rustix::fs::chownat(file, "", None, Some(self.gid), AtFlags::EMPTY_PATH);
@@ -130,6 +139,10 @@ mod tests {
 
     use super::*;
 
+    fn change(dir: &Path, group: FsGroup, read_only: bool) {
+        set(dir, group, read_only, &OwnershipProgress::default()).unwrap();
+    }
+
     fn group(gid: u32, on_root_mismatch: bool) -> FsGroup {
         FsGroup {
             gid,
@@ -157,12 +170,12 @@ mod tests {
     fn everything_goes_to_the_group() {
         let dir = volume();
         let path = dir.path();
-        set(path, group(4321, false), false).unwrap();
+        change(path, group(4321, false), false);
         assert_eq!(look(&path.join("a")), (4321, 0o660));
         assert_eq!(look(&path.join("sub/b")), (4321, 0o660));
         let (gid, mode) = look(path);
         assert_eq!((gid, mode & 0o2770), (4321, 0o2770));
-        set(path, group(1234, false), true).unwrap();
+        change(path, group(1234, false), true);
         assert_eq!(look(&path.join("a")), (1234, 0o660));
     }
 
@@ -170,12 +183,12 @@ mod tests {
     fn a_right_root_spares_the_rest() {
         let dir = volume();
         let path = dir.path();
-        set(path, group(4321, true), false).unwrap();
+        change(path, group(4321, true), false);
         assert_eq!(look(&path.join("a")).0, 4321);
         std::os::unix::fs::chown(path.join("a"), None, Some(7)).unwrap();
-        set(path, group(4321, true), false).unwrap();
+        change(path, group(4321, true), false);
         assert_eq!(look(&path.join("a")).0, 7);
-        set(path, group(4321, false), false).unwrap();
+        change(path, group(4321, false), false);
         assert_eq!(look(&path.join("a")).0, 4321);
     }
 
@@ -186,7 +199,7 @@ mod tests {
         let before = look(outside.path());
         symlink(outside.path(), dir.path().join("link")).unwrap();
         symlink("/", dir.path().join("sub/root")).unwrap();
-        set(dir.path(), group(4321, false), false).unwrap();
+        change(dir.path(), group(4321, false), false);
         assert_eq!(look(outside.path()), before);
         assert_eq!(look(&dir.path().join("link")).0, 4321);
         assert_ne!(look(Path::new("/")).0, 4321);
@@ -198,7 +211,12 @@ mod tests {
         let mounted = dir.path().join("sub/mounted");
         fs::create_dir(&mounted).unwrap();
         rustix::mount::mount_bind(other.path(), &mounted).unwrap();
-        let set = set(dir.path(), group(4321, false), false);
+        let set = set(
+            dir.path(),
+            group(4321, false),
+            false,
+            &OwnershipProgress::default(),
+        );
         rustix::mount::unmount(&mounted, UnmountFlags::empty()).unwrap();
         set.unwrap();
         assert_eq!(look(&dir.path().join("sub/b")).0, 4321);

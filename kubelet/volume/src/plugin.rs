@@ -33,6 +33,7 @@ use kubelet_pod_spec::{
 
 use super::{
     VolumeError,
+    ownership_progress::OwnershipProgress,
     spec::{VolumeMode, VolumeSpec},
     usage::UsageSource,
 };
@@ -121,6 +122,8 @@ pub struct MountRequest {
     /// SELinux label that the volume is mounted with (`-o context=`); `None` if the runtime
     /// relabels the files, or if SELinux is disabled.
     pub selinux_label: Option<String>,
+    /// How far the change of the files' group has come.
+    pub ownership_progress: Arc<OwnershipProgress>,
 }
 
 impl MountRequest {
@@ -256,6 +259,11 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
 
     /// Makes the volume ready for the pod, or refreshes its contents.
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted>;
+
+    /// Whether the node has a part in expanding such volumes.
+    fn expands(&self) -> bool {
+        false
+    }
 
     /// Expands a mounted volume to `bytes`. After an error, the outcome is unknown.
     fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> PluginFuture<'a, Growth> {

@@ -96,6 +96,7 @@ mod tests {
             fs_group: None,
             fs_user: None,
             selinux_label: None,
+            ownership_progress: Arc::default(),
         };
         format!("{:?}", plugin.usage(&request))
     }

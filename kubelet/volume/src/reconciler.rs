@@ -19,6 +19,7 @@ use super::{
     VolumeError, VolumeHost, access, blocking_on_own_files, disk, entries,
     expansion::{Expansion, ExpansionResult, ExpansionState},
     manager::VolumeManager,
+    ownership_progress,
     plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin},
     state_of_world::VolumeOperation,
     subpath,
@@ -125,9 +126,12 @@ impl VolumeManager {
                 let mounted = steps.set_up(stage, first).await?;
                 if let Some(known) = grow {
                     let expanded = steps.grow(known).await;
-                    self.world
-                        .lock()
-                        .note_growth(&request.volume, expanded.known);
+                    let mut world = self.world.lock();
+                    match expanded.is_read_only {
+                        true => world.give_up_growth(&request),
+                        false => world.note_growth(&request.volume, expanded.known),
+                    }
+                    drop(world);
                     expanded.result?;
                 }
                 Ok(Some(mounted))
@@ -265,7 +269,8 @@ impl Steps<'_> {
             let staged = plugin.stage(request).await;
             staged.inspect_err(|error| self.failed(staging, error))?;
         }
-        let mounted = plugin.set_up(request).await;
+        let set_up = plugin.set_up(request);
+        let mounted = ownership_progress::report(request, &self.host.events, set_up).await;
         let mounted = mounted.inspect_err(|error| self.failed(setting_up, error))?;
         if first && request.volume.mode == VolumeMode::Block {
             let path = request.dir.display();
@@ -294,12 +299,27 @@ impl Steps<'_> {
         if let Err(error) = &expanded.result {
             self.failed(growing, error);
         }
+        let name = &self.request.volume.name;
+        let both = |tell: &dyn Fn(Subject<'_>)| {
+            tell(Subject::Pod(&self.request.pod));
+            let claim = expanded.claim.as_deref();
+            claim.map(Subject::Claim).into_iter().for_each(tell);
+        };
         if expanded.has_grown {
-            self.succeeded(
-                reason::FILE_SYSTEM_RESIZE_SUCCESSFUL,
-                "MountVolume.NodeExpandVolume succeeded",
-                format_args!("{}", self.host.node_name),
-            );
+            let (reason, node) = (reason::FILE_SYSTEM_RESIZE_SUCCESSFUL, &self.host.node_name);
+            let what = "MountVolume.NodeExpandVolume succeeded for volume";
+            both(&|subject| {
+                let message = format_args!("{what} {name:?} {node}");
+                self.host.events.normal(subject, reason, message);
+            });
+        }
+        if expanded.is_read_only {
+            let reason = reason::FILE_SYSTEM_RESIZE_FAILED;
+            let what = "MountVolume.NodeExpandVolume failed for volume";
+            both(&|subject| {
+                let message = format_args!("{what} {name:?} requested read-only file system");
+                self.host.events.warning(subject, reason, message);
+            });
         }
         expanded
     }

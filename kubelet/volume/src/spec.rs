@@ -210,8 +210,7 @@ pub async fn resolve(
         name: volume.name.clone(),
         read_only,
         mode,
-        // A read-only mount does not grow.
-        capacity: capacity(&persistent, &claim).filter(|_| !read_only),
+        capacity: capacity(&persistent, &claim),
         source: VolumeSource::Persistent(persistent),
     })
 }

@@ -348,6 +348,15 @@ impl StateOfWorld {
         (jobs, next)
     }
 
+    /// Records that the pod of the request, which only reads the volume, does not let it grow.
+    pub(super) fn give_up_growth(&mut self, request: &MountRequest) {
+        if let (Some(mount), Some(capacity)) =
+            (self.mounts.get_mut(&request.volume), &request.spec.capacity)
+        {
+            mount.growth.size = Some(capacity.bytes);
+        }
+    }
+
     /// Records how far a volume has grown, for all pods that use it on this node.
     pub(super) fn note_growth(&mut self, volume: &PodVolume, known: ExpansionState) {
         let mount = self.mounts.get(volume);

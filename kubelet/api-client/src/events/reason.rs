@@ -52,6 +52,10 @@ pub const FAILED_MOUNT: &str = "FailedMount";
 pub const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
 /// A block volume was mapped.
 pub const SUCCESSFUL_MOUNT_VOLUME: &str = "SuccessfulMountVolume";
+/// The change of the ownership of a volume's files takes long.
+pub const VOLUME_PERMISSION_CHANGE_IN_PROGRESS: &str = "VolumePermissionChangeInProgress";
+/// A file system should be expanded, but is mounted read-only.
+pub const FILE_SYSTEM_RESIZE_FAILED: &str = "FileSystemResizeFailed";
 /// A file system was expanded.
 pub const FILE_SYSTEM_RESIZE_SUCCESSFUL: &str = "FileSystemResizeSuccessful";
 /// A CSI driver reports that a volume does not work properly.

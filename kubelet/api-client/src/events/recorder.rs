@@ -163,12 +163,12 @@ struct Object<'a>(Subject<'a>);
 
 impl fmt::Display for Object<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pod, container) = match self.0 {
+        let (metadata, container) = match self.0 {
             Subject::Node => return f.write_str("node"),
-            Subject::Pod(pod) => (pod, None),
-            Subject::Container(pod, container) => (pod, Some(container)),
+            Subject::Pod(pod) => (&pod.metadata, None),
+            Subject::Claim(claim) => (&claim.metadata, None),
+            Subject::Container(pod, container) => (&pod.metadata, Some(container)),
         };
-        let metadata = &pod.metadata;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         write!(f, "{}/{}", text(&metadata.namespace), text(&metadata.name))?;
         match container {

@@ -1,6 +1,6 @@
 //! Subjects of events.
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod, PodSpec};
 
 /// The object that an event is about.
 #[derive(Clone, Copy, Debug)]
@@ -9,6 +9,8 @@ pub enum Subject<'a> {
     Pod(&'a Pod),
     /// A container of a pod, of any kind, by its name in the spec.
     Container(&'a Pod, &'a str),
+    /// A claim.
+    Claim(&'a PersistentVolumeClaim),
     /// The node.
     Node,
 }
@@ -16,7 +18,7 @@ pub enum Subject<'a> {
 impl Subject<'_> {
     /// The involved object of the event; `None` for a container that is not in the spec.
     pub(super) fn reference(&self, node_name: &str) -> Option<ObjectReference> {
-        let (pod, field_path) = match *self {
+        let (kind, metadata, field_path) = match *self {
             // `kubectl describe node` expects the node's name as the UID.
             Self::Node => {
                 return Some(ObjectReference {
@@ -27,16 +29,20 @@ impl Subject<'_> {
                     ..ObjectReference::default()
                 });
             }
-            Self::Pod(pod) => (pod, None),
-            Self::Container(pod, name) => (pod, Some(field_path(pod.spec.as_ref()?, name)?)),
+            Self::Claim(claim) => ("PersistentVolumeClaim", &claim.metadata, None),
+            Self::Pod(pod) => ("Pod", &pod.metadata, None),
+            Self::Container(pod, name) => {
+                let path = field_path(pod.spec.as_ref()?, name)?;
+                ("Pod", &pod.metadata, Some(path))
+            }
         };
         Some(ObjectReference {
             api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            resource_version: pod.metadata.resource_version.clone(),
+            kind: Some(kind.to_owned()),
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            resource_version: metadata.resource_version.clone(),
             field_path,
         })
     }
@@ -90,6 +96,18 @@ mod tests {
             json!({
                 "apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "p", "uid": "u",
                 "resourceVersion": "7",
+            })
+        );
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "data", "namespace": "ns", "uid": "u"}
+        }))
+        .unwrap();
+        let reference = Subject::Claim(&claim).reference("node").unwrap();
+        assert_eq!(
+            serde_json::to_value(reference).unwrap(),
+            json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "ns",
+                "name": "data", "uid": "u",
             })
         );
         let reference = Subject::Node.reference("node").unwrap();

@@ -64,11 +64,20 @@ fn expansions(on: &Cluster) -> usize {
     verbs.iter().filter(|verb| **verb == "Expand").count()
 }
 
-/// The number of events that report a successful expansion.
+/// The number of expansions whose success events report, for both the pod and its claim.
 fn successes(queue: &mut EventQueue) -> usize {
-    std::iter::from_fn(|| queue.try_recv().ok())
-        .filter(|event| event.reason.as_deref() == Some("FileSystemResizeSuccessful"))
-        .count()
+    let events = std::iter::from_fn(|| queue.try_recv().ok());
+    let successes =
+        events.filter(|event| event.reason.as_deref() == Some("FileSystemResizeSuccessful"));
+    let of: Vec<_> = successes
+        .filter_map(|event| event.involved_object.kind)
+        .collect();
+    let claims = of
+        .iter()
+        .filter(|kind| *kind == "PersistentVolumeClaim")
+        .count();
+    assert_eq!(of.len(), 2 * claims, "{of:?}");
+    claims
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use cri_proto::csi::v1::{
     node_service_capability::rpc::Type as Capability, volume_capability::AccessType,
 };
 use fake_csi::{Call, PUBLISHED};
+use kubelet_api_client::events::EventRecorder;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;
@@ -205,7 +206,9 @@ async fn a_volume_that_was_given_more_grows() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_only_read_does_not_grow() {
-    let on = Cluster::new();
+    let mut on = Cluster::new();
+    let (recorder, mut events) = EventRecorder::new("node");
+    on.node.events = recorder;
     on.put_volume(json!({"capacity": {"storage": "2Gi"}}), "1Gi");
     let _driver = on.serve();
     let kubelet = on.node.start();
@@ -215,6 +218,17 @@ async fn a_volume_that_is_only_read_does_not_grow() {
     sleep(200 * SECOND).await;
     assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
     assert!(on.publishes()[0].readonly);
+    let mut told = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        if event.reason.as_deref() == Some("FileSystemResizeFailed") {
+            told.push((event.involved_object.kind.unwrap(), event.message.unwrap()));
+        }
+    }
+    let message = "MountVolume.NodeExpandVolume failed for volume \"pv\" requested read-only file \
+                   system";
+    let expected =
+        ["Pod", "PersistentVolumeClaim"].map(|kind| (kind.to_owned(), message.to_owned()));
+    assert_eq!(told, expected);
 }
 
 #[tokio::test(start_paused = true)]

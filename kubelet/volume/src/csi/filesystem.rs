@@ -7,6 +7,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use cri_proto::csi::v1::{
@@ -167,9 +168,9 @@ impl Csi {
             })
             .await;
         if let (Ok(()), Some(group)) = (&published, our_group) {
-            let target = target.clone();
+            let (target, progress) = (target.clone(), Arc::clone(&request.ownership_progress));
             blocking_at(&target.clone(), move || {
-                ownership::set(&target, group, false)
+                ownership::set(&target, group, false, &progress)
             })
             .await?;
         }

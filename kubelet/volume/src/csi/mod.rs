@@ -145,6 +145,10 @@ impl VolumePlugin for Csi {
         }
     }
 
+    fn expands(&self) -> bool {
+        true
+    }
+
     fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> PluginFuture<'a, Growth> {
         self.grow(request, bytes).boxed()
     }

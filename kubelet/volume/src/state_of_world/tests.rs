@@ -39,6 +39,7 @@ fn request(uid: &str) -> MountRequest {
         fs_group: None,
         fs_user: None,
         selinux_label: None,
+        ownership_progress: Arc::default(),
     }
 }
 
