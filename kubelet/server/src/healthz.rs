@@ -8,7 +8,7 @@ use axum::{
     routing::get,
 };
 
-use super::{NodeView, health_check::HealthCheck, response::text};
+use super::{NodeView, health_check::HealthCheck, metrics::HealthResults, response::text};
 
 /// The checks, in the order of the report. `ping` and `log` always pass: the process responds, and
 /// logging never blocks.
@@ -20,10 +20,10 @@ const CHECKS: [(&str, Option<HealthCheck>); 4] = [
 ];
 
 /// `/healthz` with all checks, and `/healthz/CHECK` with one.
-pub(super) fn routes<V: NodeView>(view: V) -> Router {
+pub(super) fn routes<V: NodeView>(view: V, results: HealthResults) -> Router {
     let all = {
         let view = view.clone();
-        move |RawQuery(query): RawQuery| async move { check_all(&view, query.as_deref()) }
+        move |RawQuery(query): RawQuery| async move { check_all(&view, query.as_deref(), &results) }
     };
     let one = move |Path(check): Path<String>| async move { check_one(&view, &check) };
     Router::new()
@@ -33,7 +33,7 @@ pub(super) fn routes<V: NodeView>(view: V) -> Router {
 
 /// Runs all checks: `ok`, or the result of each if one failed. `?verbose` always lists each, and
 /// `?exclude=CHECK` skips one.
-fn check_all(view: &impl NodeView, query: Option<&str>) -> Response {
+fn check_all(view: &impl NodeView, query: Option<&str>, results: &HealthResults) -> Response {
     let parameters: Vec<(&str, &str)> = query
         .unwrap_or_default()
         .split('&')
@@ -47,7 +47,9 @@ fn check_all(view: &impl NodeView, query: Option<&str>) -> Response {
             report += &format!("[+]{name} excluded: ok\n");
             continue;
         }
-        match check.map_or(Ok(()), |check| view.health(check)) {
+        let result = check.map_or(Ok(()), |check| view.health(check));
+        results.record(name, result.is_ok());
+        match result {
             Ok(()) => report += &format!("[+]{name} ok\n"),
             Err(reason) => {
                 failed = true;

@@ -63,7 +63,7 @@ use self::{
     access::AccessError,
     bounds::{BoundMetrics, Gates},
     connection::{Limits, OPEN_ROOM, Service},
-    metrics::{Collectors, HttpMetrics},
+    metrics::{Collectors, HealthResults, HttpMetrics},
     options::ServerOptions,
     secure::SecurePort,
     tls::{
@@ -183,7 +183,8 @@ impl Servers {
 
     /// Serves until `cancel`, then finishes the requests in flight.
     pub async fn serve<V: NodeView>(self, view: V, cancel: CancellationToken) {
-        let health = healthz::routes(view.clone());
+        let results = HealthResults::default();
+        let health = healthz::routes(view.clone(), results.clone());
         let http = Arc::<HttpMetrics>::default();
         let places =
             ["healthz", "read_only", "socket"].map(|name| ConnectionLimiter::new(name, OPEN_ROOM));
@@ -195,7 +196,7 @@ impl Servers {
         let mut collectors = self.metrics;
         let more: [Arc<dyn Collector>; 2] = [http.clone(), Arc::new(bounds)];
         collectors.extend(more);
-        let read_only = read_only_routes(view.clone(), collectors.into());
+        let read_only = read_only_routes(view.clone(), collectors.into(), results);
         let logs = container_logs::routes(view.clone(), gates.followed_logs, cancel.clone());
         let on_socket = read_only
             .clone()
@@ -237,12 +238,12 @@ impl Servers {
 }
 
 /// The handlers that upstream serves on the read-only port, without authentication.
-fn read_only_routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
+fn read_only_routes<V: NodeView>(view: V, collectors: Collectors, health: HealthResults) -> Router {
     let machine = MachineReader::new("/".into());
-    healthz::routes(view.clone())
+    healthz::routes(view.clone(), health.clone())
         .merge(pods::routes(view.clone()))
         .merge(stats::routes(view.clone()))
-        .merge(metrics::routes(view, collectors, machine.clone()))
+        .merge(metrics::routes(view, collectors, machine.clone(), health))
         .merge(machine_info::routes(machine))
 }
 

@@ -1,15 +1,18 @@
 //! `/metrics` and the pages below it, in Prometheus' text format.
 
 mod cadvisor;
+mod gzip;
 mod http;
 mod process;
 mod resource;
+mod slis;
 
 use std::sync::Arc;
 
 use axum::{
     Router,
     http::{HeaderValue, StatusCode, header},
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -18,8 +21,11 @@ use kubelet_machine_info::MachineReader;
 use kubelet_metrics::{Collector, Exposition};
 use tracing::warn;
 
-pub(super) use self::http::{HttpMetrics, ServerType};
 use self::process::Process;
+pub(super) use self::{
+    http::{HttpMetrics, ServerType},
+    slis::HealthResults,
+};
 use super::{NodeView, response::error};
 
 /// Collectors in addition to the node's own.
@@ -29,6 +35,7 @@ pub(super) fn routes<V: NodeView>(
     view: V,
     collectors: Collectors,
     machine: MachineReader,
+    health: HealthResults,
 ) -> Router {
     let own = {
         let view = view.clone();
@@ -53,6 +60,8 @@ pub(super) fn routes<V: NodeView>(
         .route("/metrics/probes", get(probes))
         .route("/metrics/resource", get(resource))
         .route("/metrics/cadvisor", get(cadvisor))
+        .merge(slis::routes(health))
+        .layer(middleware::from_fn(gzip::compress))
 }
 
 /// The kubelet's own metrics.

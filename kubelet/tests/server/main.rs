@@ -6,6 +6,8 @@
     reason = "a test fails by a panic"
 )]
 
+mod health;
+
 use std::{path::Path, sync::Arc, time::Duration};
 
 use fake_runtime::FakeRuntime;
@@ -217,52 +219,6 @@ async fn request(address: &str, method: &str, path: &str) -> (u16, String) {
 
 async fn get(address: &str, path: &str) -> (u16, String) {
     request(address, "GET", path).await
-}
-
-#[tokio::test]
-async fn a_node_that_works_is_healthy() {
-    let served = serve(Ok(())).await;
-    for address in [&served.healthz, &served.read_only] {
-        for path in [
-            "/healthz",
-            "/healthz/ping",
-            "/healthz/log",
-            "/healthz/syncloop",
-            "/healthz/device-plugin",
-        ] {
-            assert_eq!(get(address, path).await, (200, "ok".to_owned()), "{path}");
-        }
-    }
-    assert_eq!(
-        get(&served.healthz, "/healthz?verbose").await,
-        (
-            200,
-            "[+]ping ok\n[+]log ok\n[+]syncloop ok\n[+]device-plugin ok\nhealthz check passed\n"
-                .to_owned()
-        )
-    );
-    assert_eq!(get(&served.healthz, "/healthz/nothing").await.0, 404);
-    assert_eq!(
-        get(&served.healthz, "/pods").await.0,
-        404,
-        "not on this port"
-    );
-}
-
-#[tokio::test]
-async fn a_node_that_hangs_says_why() {
-    let served = serve(Err("the loop has not turned for 3m".to_owned())).await;
-    let (status, body) = get(&served.healthz, "/healthz").await;
-    assert_eq!(status, 500);
-    assert_eq!(
-        body,
-        "[+]ping ok\n[+]log ok\n[-]syncloop failed: the loop has not turned for 3m\n[+]device-plugin ok\nhealthz check failed\n"
-    );
-    assert_eq!(get(&served.healthz, "/healthz/syncloop").await.0, 500);
-    assert_eq!(
-        get(&served.healthz, "/healthz?exclude=syncloop").await.0,
-        200
-    );
 }
 
 #[tokio::test]
