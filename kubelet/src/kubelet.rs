@@ -32,7 +32,7 @@ use kubelet_runtime::{RuntimeManager, RuntimeParts};
 use kubelet_stats::StatsProvider;
 use kubelet_volume::{
     VolumeHost, VolumeManager,
-    csi::{self, CsiRegistration, DriverStore, csi_node::CsiNodeKeeper},
+    csi::{self, AllocatableKeeper, CsiRegistration, DriverStore, csi_node::CsiNodeKeeper},
     plugins,
 };
 use tokio::{
@@ -84,6 +84,7 @@ struct Shared {
     client: Option<Client>,
     mirrors: Option<Arc<MirrorPods>>,
     csi_node: Option<Arc<CsiNodeKeeper>>,
+    csi_allocatable: Option<AllocatableKeeper>,
     sources_ready: SourcesReady,
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
@@ -268,6 +269,12 @@ impl Kubelet {
             .clone()
             .zip(node_object)
             .map(|(client, object)| Arc::new(CsiNodeKeeper::new(client, &local_node.name, object)));
+        let csi_drivers = Arc::<DriverStore>::default();
+        let csi_allocatable = csi_node.clone().map(|node| AllocatableKeeper {
+            drivers: Arc::clone(&csi_drivers),
+            node,
+            objects: Arc::clone(&objects),
+        });
         let volume_host = VolumeHost {
             root_dir: local_node.root_dir.clone(),
             node_name: local_node.name.clone(),
@@ -276,7 +283,6 @@ impl Kubelet {
             allocatable,
             events: events.clone(),
         };
-        let csi_drivers = Arc::<DriverStore>::default();
         let handlers = plugin_handlers(&csi_drivers, csi_node.clone(), managers.devices(), &dra);
         let plugin_manager =
             PluginManager::new(local_node.root_dir.join("plugins_registry"), handlers);
@@ -380,6 +386,7 @@ impl Kubelet {
             client,
             mirrors,
             csi_node,
+            csi_allocatable,
             sources_ready,
             pods,
             statuses,

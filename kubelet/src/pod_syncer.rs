@@ -14,7 +14,7 @@ use kubelet_host::{clock, local_node::LocalNode, repeatable};
 use kubelet_pod_spec::{directory, identity::PodUid, phase::Phase};
 use kubelet_prober::ProbeManager;
 use kubelet_runtime::{RuntimeManager, grace_period, pod_state::PodState};
-use kubelet_volume::VolumeManager;
+use kubelet_volume::{VolumeError, VolumeManager};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -236,6 +236,29 @@ impl Syncer {
         self.report(pod, status, state, Some(&verdict), None);
     }
 
+    /// Reports that the pod failed because the node has no place for one of its volumes.
+    fn reject(&self, pod: &Pod, status: &PodStatus, state: &PodState, why: &VolumeError) {
+        let rejection = Rejection::new("VolumeAttachmentLimitExceeded", why.to_string());
+        warn!(
+            reason = rejection.reason,
+            message = rejection.message,
+            "pod rejected"
+        );
+        self.events.warning(
+            events::Subject::Pod(pod),
+            &rejection.reason,
+            &rejection.message,
+        );
+        self.admission.count_rejection(&rejection);
+        let verdict = Verdict {
+            phase: Phase::Failed,
+            message: format!("Pod was rejected: {}", rejection.message),
+            reason: rejection.reason,
+            disruption: None,
+        };
+        self.report(pod, status, state, Some(&verdict), None);
+    }
+
     /// Creates the pod's directory, unless it exists, and returns its path.
     async fn make_pod_dir(&self, pod: &Pod) -> Result<PathBuf, WorkerError> {
         let pod_dir = directory::pod_dir(&self.local_node.root_dir, &PodUid::of(pod));
@@ -335,7 +358,13 @@ impl PodSyncer for Syncer {
         }
         let pod_dir = self.make_pod_dir(&pod).await?;
         self.runtime.keep_grant(&PodUid::of(&pod)).await;
-        let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
+        let volumes = match self.volumes.wait_for_attach_and_mount(&pod).await {
+            Err(error @ VolumeError::AttachLimitExceeded { .. }) => {
+                self.reject(&pod, &status, &state, &error);
+                return Ok(DONE);
+            }
+            volumes => volumes?,
+        };
         self.probes.add_pod(&pod);
         let reported_ips = self.reported_ips(&PodUid::of(&pod));
         let synced = self

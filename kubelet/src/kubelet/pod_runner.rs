@@ -420,7 +420,9 @@ impl Kubelet {
         let (Some(client), Some(mirrors)) = (&parts.client, &parts.mirrors) else {
             return;
         };
-        let (Some(csi_node), Some(node)) = (&parts.csi_node, &parts.node.object) else {
+        let (Some(csi_node), Some(csi_allocatable), Some(node)) =
+            (&parts.csi_node, &parts.csi_allocatable, &parts.node.object)
+        else {
             return;
         };
         let (statuses, pods) = (Arc::clone(&parts.statuses), Arc::clone(&parts.pods));
@@ -428,6 +430,7 @@ impl Kubelet {
         tokio::join!(
             mirrors.run(cancel.clone()),
             csi_node.run(cancel.clone()),
+            csi_allocatable.run(cancel.clone()),
             parts.volumes.follow_node(node.clone(), cancel.clone()),
             statuses.run(cancel),
         );

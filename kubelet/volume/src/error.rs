@@ -135,6 +135,21 @@ pub enum VolumeError {
         /// Its output, or why it did not run.
         output: String,
     },
+    /// A volume of the pod cannot be attached, because the node has as many as it can have.
+    #[error(
+        "Node has reached its volume attachment limit, rejecting pod. unmounted volumes={}, \
+         unattached volumes={}, failed to process volumes=[]: {why}",
+        List(unmounted),
+        List(unattached)
+    )]
+    AttachLimitExceeded {
+        /// Names of the volumes that the pod's containers use and that are not mounted.
+        unmounted: Vec<String>,
+        /// Names of those that are not attached.
+        unattached: Vec<String>,
+        /// The reasons, as far as they are known.
+        why: String,
+    },
     /// Volumes of the pod are not ready.
     #[error(
         "unmounted volumes={}, unattached volumes=[], failed to process volumes={}: {why}",

@@ -12,6 +12,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use super::{
     VolumeError, VolumeHost, in_tree,
@@ -115,6 +116,15 @@ impl VolumeManager {
         let is_late = errors.is_empty();
         if is_late {
             errors.push(self.exceeded(&uid));
+            let unattached = self.world.lock().not_attached(&uid, &used);
+            if self.exceeds_attach_limit(&unattached).await {
+                let names = unattached.iter().map(|request| request.name().to_owned());
+                return Err(VolumeError::AttachLimitExceeded {
+                    unmounted: self.world.lock().unmounted(&uid, &used),
+                    unattached: names.collect(),
+                    why: errors.join("; "),
+                });
+            }
         }
         let error = VolumeError::NotMounted {
             unmounted: self.world.lock().unmounted(&uid, &used),
@@ -129,6 +139,24 @@ impl VolumeManager {
                 .warning(subject, reason::FAILED_MOUNT, message);
         }
         Err(error)
+    }
+
+    /// Whether one of these volumes cannot be attached, because the node has as many as it can have.
+    async fn exceeds_attach_limit(&self, unattached: &[Arc<MountRequest>]) -> bool {
+        for request in unattached {
+            let Some(plugin) = self.plugin(&request.volume.plugin) else {
+                continue;
+            };
+            match plugin.exceeds_attach_limit(&request.spec).await {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => debug!(
+                    volume = request.name(), %error,
+                    "cannot tell whether the node has a place for the volume"
+                ),
+            }
+        }
+        false
     }
 
     /// The request for the plugin of the volume, and whether to refresh a mounted volume.

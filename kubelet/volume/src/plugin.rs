@@ -238,6 +238,13 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
         future::ready(Ok(None)).boxed()
     }
 
+    /// Whether the volume, which is not attached, cannot be: the node has as many volumes of its
+    /// kind as it can have.
+    fn exceeds_attach_limit<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, bool> {
+        let _ = spec;
+        future::ready(Ok(false)).boxed()
+    }
+
     /// Whether the volume can be mounted with [`MountRequest::selinux_label`].
     fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, bool> {
         let _ = spec;

@@ -255,6 +255,21 @@ impl StateOfWorld {
         unmounted.cloned().collect()
     }
 
+    /// The requests for volumes of a pod that a controller has to attach, and that are not mounted.
+    pub(super) fn not_attached(&self, uid: &PodUid, names: &[String]) -> Vec<Arc<MountRequest>> {
+        let volumes = names.iter().filter_map(|name| {
+            let mount = self.mounts.get(self.names.get(uid)?.get(name)?)?;
+            match (&mount.actual, &mount.wanted) {
+                (ActualState::Mounted(_), _) => None,
+                (_, DesiredState::Yes(request)) => Some(Arc::clone(request)),
+                _ => None,
+            }
+        });
+        volumes
+            .filter(|request| request.attachment.is_some())
+            .collect()
+    }
+
     /// A mounted volume of a pod by its name, with its request.
     pub(super) fn mounted(
         &self,

@@ -14,7 +14,10 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use cri_proto::{
@@ -102,6 +105,7 @@ pub struct FakeCsi(Arc<Inner>);
 struct Inner {
     info: Mutex<PluginInfo>,
     capabilities: Mutex<Vec<Capability>>,
+    max_volumes: AtomicI64,
     calls: Mutex<Vec<Call>>,
     /// The faults by verb.
     faults: Mutex<Vec<(&'static str, Fault)>>,
@@ -148,6 +152,7 @@ impl FakeCsi {
                 Capability::StageUnstageVolume,
                 Capability::ExpandVolume,
             ]),
+            max_volumes: AtomicI64::new(0),
             calls: Mutex::default(),
             faults: Mutex::default(),
             volumes: Mutex::default(),
@@ -186,6 +191,11 @@ impl FakeCsi {
     /// Sets the driver's node service capabilities.
     pub fn set_capabilities(&self, capabilities: &[Capability]) {
         capabilities.clone_into(&mut self.0.capabilities.lock());
+    }
+
+    /// Sets how many volumes the node can have; 0 means any number.
+    pub fn set_max_volumes(&self, count: i64) {
+        self.0.max_volumes.store(count, Ordering::Relaxed);
     }
 
     /// Makes every call of a verb fail until [`Self::clear_faults`]. Failed calls are recorded too.

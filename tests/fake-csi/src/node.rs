@@ -1,6 +1,6 @@
 //! The driver's node service.
 
-use std::path::Path;
+use std::{path::Path, sync::atomic::Ordering};
 
 use cri_proto::csi::v1::{
     self as csi, node_server::Node, node_service_capability as capability,
@@ -111,6 +111,7 @@ impl Node for FakeCsi {
         self.check("GetNodeInfo")?;
         Ok(Response::new(csi::NodeGetInfoResponse {
             node_id: "fake-node".to_owned(),
+            max_volumes_per_node: self.0.max_volumes.load(Ordering::Relaxed),
             ..csi::NodeGetInfoResponse::default()
         }))
     }

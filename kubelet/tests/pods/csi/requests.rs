@@ -70,6 +70,64 @@ async fn a_volume_of_one_pod_comes_and_goes_with_it() {
     assert_eq!(on.driver.verbs(), ["Publish", "Unpublish"]);
 }
 
+/// The name of the attachment of the volume to the node.
+///
+/// printf handle-1d.example.comnode | sha256sum
+const ATTACHMENT: &str = "csi-8dacb94c639d43bfcc0fe899bab694270688cf06886ffc2da50cbc124b5bcb11";
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_fails_where_its_volume_has_no_place() {
+    let mut on = Cluster::new();
+    let (recorder, mut events) = EventRecorder::new("node");
+    on.node.events = recorder;
+    let _driver = on.serve();
+    on.objects
+        .put("node", json!({"metadata": {"name": "node"}}));
+    let refuse = |code: Value| {
+        let error = json!({"errorCode": code, "message": "too many volumes"});
+        let attachment = json!({
+            "metadata": {"name": ATTACHMENT},
+            "spec": {
+                "attacher": DRIVER, "nodeName": "node",
+                "source": {"persistentVolumeName": "pv"}
+            },
+            "status": {"attached": false, "attachError": error}
+        });
+        on.objects.put("volumeattachment", attachment);
+    };
+    // Other errors may go away, and not every driver reports this one.
+    on.put_driver(json!({}));
+    refuse(json!(8));
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    sleep(200 * SECOND).await;
+    on.put_driver(json!({"nodeAllocatableUpdatePeriodSeconds": 60}));
+    for code in [Value::Null, json!(13)] {
+        refuse(code);
+        sleep(300 * SECOND).await;
+    }
+    assert_eq!(kubelet.phase("a"), "Pending");
+    refuse(json!(8));
+    kubelet.until_phase("a", "Failed", 400 * SECOND).await;
+    let status = kubelet.status("a");
+    let reason = "VolumeAttachmentLimitExceeded";
+    assert_eq!(status.reason.as_deref(), Some(reason));
+    let start = "Pod was rejected: Node has reached its volume attachment limit, rejecting pod. \
+                 unmounted volumes=[v], unattached volumes=[v], failed to process volumes=[]: \
+                 context deadline exceeded";
+    let message = status.message.unwrap();
+    assert!(message.starts_with(start), "{message}");
+    let told = std::iter::from_fn(|| events.try_recv().ok());
+    let told = told.filter(|event| event.reason.as_deref() == Some(reason));
+    assert_eq!(told.count(), 1);
+    assert_eq!(on.driver.verbs(), [""; 0]);
+    let dir = on.path("pods/a");
+    until("the end of its directory", 300 * SECOND, || {
+        !dir.join("volumes").exists()
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_must_be_attached_is_waited_for() {
     let on = Cluster::new();
@@ -94,11 +152,9 @@ async fn a_volume_that_must_be_attached_is_waited_for() {
     // This tells the controller not to detach the volume.
     let in_use = Some(vec![volume.to_owned()]);
     assert_eq!(kubelet.kubelet.volumes_in_use(), in_use);
-    // printf handle-1d.example.comnode | sha256sum
-    let name = "csi-8dacb94c639d43bfcc0fe899bab694270688cf06886ffc2da50cbc124b5bcb11";
     let attachment = |attached: bool| {
         json!({
-            "metadata": {"name": name},
+            "metadata": {"name": ATTACHMENT},
             "spec": {
                 "attacher": DRIVER, "nodeName": "node",
                 "source": {"persistentVolumeName": "pv"}

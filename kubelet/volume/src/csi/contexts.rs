@@ -9,9 +9,12 @@ use kubelet_pod_spec::identity::{self, PodUid};
 use super::{
     Csi,
     policy::Policy,
-    source::{Lifecycle, Source, attachment_name, unique_name},
+    source::{self, Lifecycle, Source, attachment_name, unique_name},
 };
-use crate::VolumeError;
+use crate::{VolumeError, spec::VolumeSpec};
+
+/// gRPC's code, as recorded by the controller that attaches volumes.
+const RESOURCE_EXHAUSTED: i32 = tonic::Code::ResourceExhausted as i32;
 
 /// A string map, as used throughout CSI.
 pub(super) type Texts = BTreeMap<String, String>;
@@ -55,6 +58,31 @@ impl Csi {
             }
             None => Err(not_attached("the attachment is pending")),
         }
+    }
+
+    /// Whether the volume cannot be attached because the node has no place for it. Then the driver
+    /// is asked again how many volumes fit, if it may be.
+    pub(super) async fn has_no_place(&self, spec: &VolumeSpec) -> Result<bool, VolumeError> {
+        let Some(source) = source::persistent(spec) else {
+            return Ok(false);
+        };
+        let (driver, objects) = (source.driver.as_str(), &*self.host.objects);
+        if Policy::of(driver, objects)
+            .await?
+            .allocatable_period()
+            .is_none()
+        {
+            return Ok(false);
+        }
+        let name = attachment_name(&source.volume_handle, driver, &self.host.node_name);
+        let attachment = objects.volume_attachment(&name).await?;
+        let status = attachment.status.as_ref();
+        let error = status.and_then(|status| status.attach_error.as_ref());
+        let is_full = error.and_then(|error| error.error_code) == Some(RESOURCE_EXHAUSTED);
+        if is_full {
+            self.drivers.set_full(driver);
+        }
+        Ok(is_full)
     }
 
     /// What the node's status still lacks for a volume to be used. Its `volumesInUse` tells the

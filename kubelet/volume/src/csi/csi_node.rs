@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use cri_proto::csi::v1::NodeGetInfoResponse;
 use k8s_openapi::{
     api::{
         core::v1::Node,
@@ -56,6 +57,19 @@ pub struct DriverInfo {
     pub topology: BTreeMap<String, String>,
 }
 
+impl DriverInfo {
+    /// What the driver answers to `NodeGetInfo`.
+    pub(super) fn new(name: &str, info: NodeGetInfoResponse) -> Self {
+        let topology = info.accessible_topology.into_iter();
+        Self {
+            name: name.to_owned(),
+            node_id: info.node_id,
+            max_volumes: info.max_volumes_per_node,
+            topology: topology.flat_map(|topology| topology.segments).collect(),
+        }
+    }
+}
+
 /// Why a change could not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum CsiNodeError {
@@ -102,6 +116,8 @@ enum CsiNodeChange<'a> {
     /// Ensure that the `CSINode` exists.
     Begin,
     Install(&'a DriverInfo),
+    /// Of the `CSINode` alone.
+    Update(&'a DriverInfo),
     Uninstall(&'a str),
 }
 
@@ -151,6 +167,17 @@ impl CsiNodeKeeper {
             return Err(CsiNodeError::NoNodeId);
         }
         self.make(CsiNodeChange::Install(driver)).await
+    }
+
+    /// Publishes how many volumes of a driver the node can have now.
+    ///
+    /// # Errors
+    /// It was not published.
+    pub(super) async fn update(&self, driver: &DriverInfo) -> Result<(), CsiNodeError> {
+        if driver.node_id.is_empty() {
+            return Err(CsiNodeError::NoNodeId);
+        }
+        self.make(CsiNodeChange::Update(driver)).await
     }
 
     /// Starts to withdraw a driver that is gone, unless it comes back first.
@@ -209,6 +236,10 @@ impl CsiNodeKeeper {
         let _turn = self.turn.lock().await;
         let was_gone = match change {
             CsiNodeChange::Begin => false,
+            CsiNodeChange::Update(driver) if self.gone.lock().contains(&driver.name) => {
+                return Ok(());
+            }
+            CsiNodeChange::Update(_) => false,
             CsiNodeChange::Install(driver) => self.gone.lock().remove(&driver.name),
             // It may have come back in the meantime.
             CsiNodeChange::Uninstall(driver) if !self.gone.lock().contains(driver) => return Ok(()),
@@ -241,7 +272,7 @@ impl CsiNodeKeeper {
 
     async fn attempt(&self, change: CsiNodeChange<'_>) -> Result<(), CsiNodeError> {
         match change {
-            CsiNodeChange::Begin => self.write_csi_node(change).await,
+            CsiNodeChange::Begin | CsiNodeChange::Update(_) => self.write_csi_node(change).await,
             CsiNodeChange::Install(_) => {
                 self.write_node(change).await?;
                 self.write_csi_node(change).await
@@ -336,7 +367,7 @@ fn make(csi_node: &mut CSINode, change: CsiNodeChange<'_>) {
     let drivers = &mut csi_node.spec.drivers;
     match change {
         CsiNodeChange::Begin => {}
-        CsiNodeChange::Install(driver) => {
+        CsiNodeChange::Install(driver) | CsiNodeChange::Update(driver) => {
             let wanted = entry(driver);
             if drivers.iter().any(|known| is_same(known, &wanted)) {
                 return;
@@ -394,7 +425,7 @@ fn node_patch(node: &ObjectMeta, change: CsiNodeChange<'_>) -> Result<Option<Val
     let mut ids = known.clone();
     let mut labels = Map::new();
     match change {
-        CsiNodeChange::Begin => {}
+        CsiNodeChange::Begin | CsiNodeChange::Update(_) => {}
         CsiNodeChange::Install(driver) => {
             ids.insert(driver.name.clone(), driver.node_id.clone());
             for (label, reported) in &driver.topology {

@@ -1,9 +1,16 @@
 //! The CSI drivers that are registered with this kubelet.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    str::FromStr,
+    sync::Arc,
+};
 
 use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::{
     client::{CsiError, NodeClient},
@@ -14,6 +21,9 @@ use super::{
 #[derive(Debug, Default)]
 pub struct DriverStore {
     drivers: Mutex<BTreeMap<String, Driver>>,
+    /// Drivers of volumes that could not be attached because the node has no place.
+    full: Mutex<BTreeSet<String>>,
+    became_full: Notify,
     metrics: Arc<CsiMetrics>,
 }
 
@@ -38,6 +48,27 @@ impl DriverStore {
     /// A client of a driver that need not be registered.
     pub(super) fn client_of(&self, name: &str, driver: &Driver) -> NodeClient {
         NodeClient::new(name, &driver.endpoint, Arc::clone(&self.metrics))
+    }
+
+    /// The names of all drivers.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.drivers.lock().keys().cloned().collect()
+    }
+
+    /// Records that the node has no place for volumes of a driver.
+    pub(super) fn set_full(&self, name: &str) {
+        self.full.lock().insert(name.to_owned());
+        self.became_full.notify_one();
+    }
+
+    /// Takes the drivers for whose volumes the node has no place.
+    pub(super) fn take_full(&self) -> Vec<String> {
+        std::mem::take(&mut *self.full.lock()).into_iter().collect()
+    }
+
+    /// Returns once there is such a driver.
+    pub(super) async fn has_full(&self) {
+        self.became_full.notified().await;
     }
 
     pub(super) fn version(&self, name: &str) -> Option<Version> {

@@ -5,6 +5,7 @@
 //! needed to undo a call before the call is made, and its success afterwards: after a restart of
 //! the kubelet, a ready volume is kept as it is, whether or not its driver has registered yet.
 
+mod allocatable;
 mod block;
 mod client;
 mod contexts;
@@ -28,6 +29,7 @@ use kubelet_api_client::tokens::TokenCache;
 
 use self::policy::Policy;
 pub use self::{
+    allocatable::AllocatableKeeper,
     driver_store::DriverStore,
     registration::{CsiRegistration, PLUGIN_TYPE},
 };
@@ -113,6 +115,10 @@ impl VolumePlugin for Csi {
             Ok(attached.then(|| source::unique_name(&source.driver, &source.volume_handle)))
         }
         .boxed()
+    }
+
+    fn exceeds_attach_limit<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, bool> {
+        self.has_no_place(spec).boxed()
     }
 
     fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, bool> {

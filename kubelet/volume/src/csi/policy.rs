@@ -1,5 +1,7 @@
 //! The cluster's settings for a driver: its `CSIDriver` object, which is optional.
 
+use std::time::Duration;
+
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, TokenRequest};
 use kubelet_api_client::objects::Objects;
 
@@ -62,6 +64,13 @@ impl Policy {
     /// Whether the driver gets these tokens among the secrets.
     pub(super) fn tokens_in_secrets(&self) -> bool {
         self.spec.service_account_token_in_secrets == Some(true)
+    }
+
+    /// How often the driver is asked how many volumes the node can have; never if unset.
+    pub(super) fn allocatable_period(&self) -> Option<Duration> {
+        let seconds = self.spec.node_allocatable_update_period_seconds?;
+        let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
+        Some(Duration::from_secs(seconds))
     }
 
     /// Checks whether the driver supports volumes with this lifecycle.

@@ -68,16 +68,7 @@ impl PluginHandler for CsiRegistration {
             // Another driver may have registered during the call.
             let put = self.drivers.put(&plugin.name, driver.clone());
             put.map_err(|known| Self::refusal(&plugin.name, &known))?;
-            let node = DriverInfo {
-                name: plugin.name.clone(),
-                node_id: node.node_id,
-                max_volumes: node.max_volumes_per_node,
-                topology: node
-                    .accessible_topology
-                    .into_iter()
-                    .flat_map(|topology| topology.segments)
-                    .collect(),
-            };
+            let node = DriverInfo::new(&plugin.name, node);
             if let Some(keeper) = &self.node
                 && let Err(error) = keeper.install(&node).await
             {
