@@ -46,7 +46,9 @@ impl Storage {
     fn claim(&self, name: &str, mut spec: Value) -> Value {
         spec["capacity"] = json!({"storage": "1Gi"});
         spec["claimRef"] = json!({"name": name, "namespace": "default", "uid": name});
-        let volume = json!({"metadata": {"name": name}, "spec": spec});
+        let annotations = spec.as_object_mut().unwrap().remove("annotations");
+        let metadata = json!({"name": name, "annotations": annotations});
+        let volume = json!({"metadata": metadata, "spec": spec});
         self.objects.put("persistentvolume", volume);
         let claim = json!({
             "metadata": {"name": name, "namespace": "default", "uid": name},
@@ -71,6 +73,8 @@ async fn no_field_of_a_volume_is_an_option_of_a_program() {
     let (plain, odd) = (on.directory("data"), on.directory("data -o"));
     let nfs = |server: &str, options: Value| json!({"nfs": {"server": server, "path": "/data"}, "mountOptions": options});
     let csi = |fs_type: &str| json!({"csi": {"driver": "d.example", "volumeHandle": "h", "fsType": fs_type}});
+    let mut annotated = nfs("nfs.example", json!(["vers=4"]));
+    annotated["annotations"] = json!({"volume.beta.kubernetes.io/mount-options": "-o,hard"});
     let volumes = [
         (
             json!({"local": {"path": disk, "fsType": "-T"}}),
@@ -101,6 +105,10 @@ async fn no_field_of_a_volume_is_an_option_of_a_program() {
         ),
         (nfs("nfs.example", json!(["-o", "hard"])), "mountOptions[0]"),
         (csi("-F"), "csi.fsType"),
+        (
+            annotated,
+            "metadata.annotations[volume.beta.kubernetes.io/mount-options]",
+        ),
         (csi("ext4 -F"), "csi.fsType"),
     ];
     let mut expected = Vec::new();
@@ -108,8 +116,13 @@ async fn no_field_of_a_volume_is_an_option_of_a_program() {
     for (index, (spec, field)) in volumes.into_iter().enumerate() {
         let name = format!("pv-{index}");
         sources.push(on.claim(&name, spec));
+        let of_spec = if field.starts_with("metadata.") {
+            ""
+        } else {
+            "spec."
+        };
         expected.push(format!(
-            "PersistentVolume {name}: spec.{field}: Invalid value: "
+            "PersistentVolume {name}: {of_spec}{field}: Invalid value: "
         ));
     }
     for fs_type in ["-F", "ext4 -F"] {

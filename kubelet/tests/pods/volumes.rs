@@ -356,6 +356,48 @@ async fn a_volume_of_a_kind_of_old_is_waited_for_with_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn mount_options_that_a_kind_does_not_have_are_refused() {
+    let mut on = Mounting::new();
+    let (recorder, mut events) = EventRecorder::new("node");
+    on.node.events = recorder;
+    let put = |metadata: Value, options: Value| {
+        let volume = json!({"metadata": metadata, "spec": {
+            "claimRef": {"name": "claim", "namespace": "default", "uid": "claim-uid"},
+            "hostPath": {"path": on.dir()}, "mountOptions": options
+        }});
+        on.objects.put("persistentvolume", volume);
+    };
+    let claim = json!({"metadata": {"name": "claim", "namespace": "default", "uid": "claim-uid"},
+        "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}});
+    on.objects.put("persistentvolumeclaim", claim);
+    let kubelet = on.node.start();
+    let options = "volume.beta.kubernetes.io/mount-options";
+    for (uid, metadata, given) in [
+        ("u1", json!({"name": "pv"}), json!(["noatime"])),
+        (
+            "u2",
+            json!({"name": "pv", "annotations": {options: "noatime"}}),
+            json!([]),
+        ),
+    ] {
+        put(metadata, given);
+        let claim = json!({"persistentVolumeClaim": {"claimName": "claim"}});
+        kubelet.add(pod(uid, uid, with_volume(claim))).await;
+        tokio::time::sleep(10 * SECOND).await;
+        assert_eq!(kubelet.phase(uid), "Pending");
+        let told: Vec<_> = std::iter::from_fn(|| events.try_recv().ok())
+            .filter(|event| event.reason.as_deref() == Some("FailedMount"))
+            .filter_map(|event| event.message)
+            .collect();
+        let why = "MountVolume.MountOptionSupport check failed for volume \"pv\" : mount options \
+                   are not supported for this volume type";
+        assert!(told.iter().any(|message| message == why), "{told:?}");
+        put(json!({"name": "pv"}), json!([]));
+        kubelet.until_phase(uid, "Running", 200 * SECOND).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn files_of_a_local_volume_outlive_pods() {
     let on = Mounting::new();
     let kubelet = on.node.start();

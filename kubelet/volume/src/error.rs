@@ -135,6 +135,9 @@ pub enum VolumeError {
         /// Its output, or why it did not run.
         output: String,
     },
+    /// The persistent volume has mount options, which its kind does not have.
+    #[error("mount options are not supported for this volume type")]
+    NoMountOptions,
     /// A volume of the pod cannot be attached, because the node has as many as it can have.
     #[error(
         "Node has reached its volume attachment limit, rejecting pod. unmounted volumes={}, \

@@ -43,6 +43,10 @@ impl VolumePlugin for Nfs {
         }
     }
 
+    fn takes_mount_options(&self) -> bool {
+        true
+    }
+
     fn usage(&self, request: &MountRequest) -> UsageSource {
         UsageSource::FileSystem(request.dir.clone())
     }

@@ -38,6 +38,9 @@ use super::{
     usage::UsageSource,
 };
 
+/// Annotation of persistent volumes with mount options, older than the field.
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
+
 /// The future of a plugin call.
 pub type PluginFuture<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
 
@@ -144,19 +147,35 @@ impl MountRequest {
         index.map_or(list.clone(), |index| list.index(index))
     }
 
-    /// The mount options of the persistent volume, one per item.
+    /// The mount options of the persistent volume, one per item. Its older annotation takes
+    /// precedence over its spec, as upstream.
     ///
     /// # Errors
     /// An item is not safe to pass to `mount`.
     pub fn mount_options(&self) -> Result<Vec<String>, VolumeError> {
-        let spec = self.spec.persistent().and_then(|v| v.spec.as_ref());
+        let volume = self.spec.persistent();
+        let annotations = volume.and_then(|volume| volume.metadata.annotations.as_ref());
+        let annotation = annotations.and_then(|all| all.get(MOUNT_OPTIONS));
+        let spec = volume.and_then(|volume| volume.spec.as_ref());
         let items = spec.and_then(|spec| spec.mount_options.as_ref());
-        let path = self.field().child("mountOptions");
+        let name = self.spec.inner_name();
+        let (items, path) = match annotation {
+            Some(items) => {
+                let path = format!("PersistentVolume {name}: metadata.annotations");
+                let path = field::Path::new(&path).key(MOUNT_OPTIONS);
+                (std::slice::from_ref(items), path)
+            }
+            None => {
+                let items = items.map(Vec::as_slice).unwrap_or_default();
+                (items, self.field().child("mountOptions"))
+            }
+        };
         let mut faults = Faults::default();
         let mut all = Vec::new();
-        for (index, item) in items.into_iter().flatten().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             match mounts::mount_options(item) {
                 Ok(options) => all.extend(options.into_iter().map(str::to_owned)),
+                Err(rule) if annotation.is_some() => faults.invalid(&path, item, rule),
                 Err(rule) => faults.invalid(&path.index(index), item, rule),
             }
         }
@@ -218,6 +237,11 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
 
     /// The attributes of all mounts of the volume.
     fn attributes(&self, spec: &VolumeSpec) -> Attributes;
+
+    /// Whether volumes are mounted with [`MountRequest::mount_options`].
+    fn takes_mount_options(&self) -> bool {
+        false
+    }
 
     /// How the usage of a mounted volume is measured.
     fn usage(&self, request: &MountRequest) -> UsageSource;

@@ -244,6 +244,15 @@ impl Steps<'_> {
             self.warn(reason::FAILED_MOUNT, affinity, error);
             return checked;
         }
+        if self.request.volume.mode == VolumeMode::Filesystem
+            && !self.plugin.takes_mount_options()
+            && !self.request.mount_options().is_ok_and(|all| all.is_empty())
+        {
+            let error = VolumeError::NoMountOptions;
+            let what = "MountVolume.MountOptionSupport check failed";
+            self.warn(reason::FAILED_MOUNT, what, &error);
+            return Err(error);
+        }
         if conflicts {
             let error = VolumeError::UsedByAnotherPod;
             self.failed(setting_up, &error);

@@ -76,6 +76,10 @@ impl VolumePlugin for Csi {
         }
     }
 
+    fn takes_mount_options(&self) -> bool {
+        true
+    }
+
     fn usage(&self, request: &MountRequest) -> UsageSource {
         self.usage_source(request)
     }
