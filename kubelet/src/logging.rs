@@ -1,23 +1,22 @@
 //! The kubelet's log: lines on standard error.
 
 mod json;
+mod verbosity;
 
 use std::{
     io::{self, IsTerminal},
     sync::OnceLock,
 };
 
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{
-    Layer, filter::Targets, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
-};
+use tracing_subscriber::{Layer, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
-use self::json::JsonLines;
+pub use self::verbosity::ModuleVerbosity;
+use self::{json::JsonLines, verbosity::Verbosity};
 
 /// Changes the log level; set once logging has started.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
-type Change = Box<dyn Fn(Targets) -> Result<(), reload::Error> + Send + Sync>;
+type Change = Box<dyn Fn(u32) -> Result<(), reload::Error> + Send + Sync>;
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,9 +40,9 @@ pub enum VerbosityError {
 }
 
 /// Starts logging. `verbosity` is that of `-v`: up to 3 logs changes of state, 4 and 5 also their
-/// reasons, 6 and more each step. Libraries log one level less.
-pub fn init(verbosity: u32, format: LogFormat) {
-    let (filter, handle) = reload::Layer::new(targets(verbosity));
+/// reasons, 6 and more each step. Libraries log one level less. That of `modules` takes precedence.
+pub fn init(verbosity: u32, modules: Vec<ModuleVerbosity>, format: LogFormat) {
+    let (filter, handle) = reload::Layer::new(Verbosity::new(verbosity, &modules));
     let lines = match format {
         LogFormat::Text => fmt::layer()
             .with_writer(io::stderr)
@@ -60,7 +59,8 @@ pub fn init(verbosity: u32, format: LogFormat) {
         .is_ok()
     {
         // Only the first call gets here.
-        let _ = CHANGE.set(Box::new(move |targets| handle.reload(targets)));
+        let change = move |verbosity| handle.reload(Verbosity::new(verbosity, &modules));
+        let _ = CHANGE.set(Box::new(change));
     }
 }
 
@@ -70,34 +70,5 @@ pub fn init(verbosity: u32, format: LogFormat) {
 /// This process logs in another way.
 pub fn set_verbosity(verbosity: u32) -> Result<(), VerbosityError> {
     let change = CHANGE.get().ok_or(VerbosityError::NotOurs)?;
-    Ok(change(targets(verbosity))?)
-}
-
-fn targets(verbosity: u32) -> Targets {
-    let (own, libraries) = match verbosity {
-        0..=3 => (LevelFilter::INFO, LevelFilter::WARN),
-        4..=5 => (LevelFilter::DEBUG, LevelFilter::INFO),
-        _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
-    };
-    // Targets match by prefix: this covers all crates named `kubelet_*`.
-    Targets::new()
-        .with_default(libraries)
-        .with_target("kubelet", own)
-}
-
-#[cfg(test)]
-mod tests {
-    use tracing::Level;
-
-    use super::*;
-
-    #[test]
-    fn crates_of_the_family_are_as_verbose_as_the_kubelet_itself() {
-        let targets = targets(0);
-        for target in ["kubelet::sync_loop", "kubelet_volume::csi", "kubelet_host"] {
-            assert!(targets.would_enable(target, &Level::INFO), "{target}");
-            assert!(!targets.would_enable(target, &Level::DEBUG), "{target}");
-        }
-        assert!(!targets.would_enable("hyper::client", &Level::INFO));
-    }
+    Ok(change(verbosity)?)
 }

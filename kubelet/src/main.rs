@@ -89,7 +89,11 @@ fn ask(answer: LocalBoxFuture<'_, Result<String, StatusError>>) -> anyhow::Resul
 fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     malloc::share_arena();
     let settings = Settings::load(flags)?;
-    logging::init(settings.verbosity, settings.log_format);
+    logging::init(
+        settings.verbosity,
+        settings.module_verbosity.clone(),
+        settings.log_format,
+    );
     open_files::set_limit(settings.max_open_files);
     oom_score::set(settings.oom_score_adj);
     let runtime = Builder::new_multi_thread()

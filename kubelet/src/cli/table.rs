@@ -211,7 +211,7 @@ pub(super) const GROUPS: &[(&str, &[Flag])] = &[
         &[
             flag("v", Int, Field("logging.verbosity"), "log verbosity: 0 to 3 for info, 4 and 5 for debug, 6 and higher for trace"),
             flag("logging-format", Text, Field("logging.format"), "text or json"),
-            flag("vmodule", Text, Unused, "verbosity by source file"),
+            flag("vmodule", Modules, Field("logging.vmodule"), "verbosity of modules whose names match, with the wildcards * and ?"),
             flag("log-flush-frequency", Duration, Unused, "the log is never buffered"),
         ],
     ),

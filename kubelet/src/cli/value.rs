@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Headers,
     /// `key=value:effect` taints, separated by commas.
     Taints,
+    /// `pattern=verbosity` pairs, separated by commas, in order.
+    Modules,
     /// `NODE:type=amount,...` reservations of NUMA nodes, separated by semicolons.
     ReservedMemory,
 }
@@ -51,6 +53,7 @@ impl Kind {
             Self::Thresholds => "SIGNAL<VALUE,...",
             Self::Headers => "NAME:VALUE,...",
             Self::Taints => "KEY=VALUE:EFFECT,...",
+            Self::Modules => "PATTERN=NUMBER,...",
             Self::ReservedMemory => "NODE:TYPE=AMOUNT,...",
         }
     }
@@ -90,8 +93,19 @@ impl Kind {
             Self::Thresholds => pairs(text, '<', |value| Ok(json!(value))),
             Self::Headers => headers(text),
             Self::Taints => parts(text, ',').map(taint).collect(),
+            Self::Modules => parts(text, ',').map(module).collect(),
             Self::ReservedMemory => parts(text, ';').map(reservation).collect(),
         }
+    }
+}
+
+fn module(text: &str) -> Result<Value, String> {
+    let pair = text.split_once('=');
+    let parsed =
+        pair.and_then(|(pattern, verbosity)| Some((pattern, verbosity.parse::<u32>().ok()?)));
+    match parsed {
+        Some((pattern, verbosity)) => Ok(json!({"filePattern": pattern, "verbosity": verbosity})),
+        None => Err("must be pattern=verbosity, such as csi_*=5".to_owned()),
     }
 }
 

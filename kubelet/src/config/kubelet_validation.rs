@@ -15,7 +15,7 @@ use super::{
     },
     image_settings::validate_allowlist,
     kubelet_configuration::KubeletConfiguration,
-    reservation, shutdown_settings,
+    log_settings, reservation, shutdown_settings,
 };
 
 /// The faults of a configuration with defaults; empty when it is valid.
@@ -243,7 +243,14 @@ fn choices(c: &KubeletConfiguration, faults: &mut Faults) {
             ],
         );
     }
-    faults.choice("logging.format", &c.logging.format, &["text", "json"]);
+    log_settings::validate(c, faults);
+    // No metric of this version is hidden.
+    let previous = ["", "1.35"];
+    faults.choice(
+        "showHiddenMetricsForVersion",
+        &c.show_hidden_metrics_for_version,
+        &previous,
+    );
 }
 
 fn taints(c: &KubeletConfiguration, faults: &mut Faults) {

@@ -30,7 +30,7 @@ use super::{
     kubelet_configuration::KubeletConfiguration,
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
-    log_settings::log_rotation,
+    log_settings::{self, log_rotation},
     resource_manager_settings,
     server_settings::{self, GivenConfig},
     settings_error::SettingsError,
@@ -39,8 +39,11 @@ use super::{
     values::{absolute, at_least_zero, positive_span, span},
 };
 use crate::{
-    cluster::ClusterOptions, host, kubelet::options::KubeletOptions, lock_file::LockFileOptions,
-    logging::LogFormat,
+    cluster::ClusterOptions,
+    host,
+    kubelet::options::KubeletOptions,
+    lock_file::LockFileOptions,
+    logging::{LogFormat, ModuleVerbosity},
 };
 
 /// The device that the kernel's log is read from.
@@ -67,6 +70,8 @@ pub struct Settings {
     pub max_open_files: u64,
     /// Log verbosity, as set by `-v`.
     pub verbosity: u32,
+    /// Log verbosity of modules (`logging.vmodule`).
+    pub module_verbosity: Vec<ModuleVerbosity>,
     /// Log format (`logging.format`).
     pub log_format: LogFormat,
     /// OOM score adjustment of this process (`oomScoreAdj`).
@@ -176,6 +181,7 @@ impl Settings {
             run_once: config.run_once,
             max_open_files: u64::try_from(config.max_open_files).unwrap_or_default(),
             verbosity: config.logging.verbosity,
+            module_verbosity: log_settings::module_verbosity(&config),
             log_format: match config.logging.format.as_str() {
                 "json" => LogFormat::Json,
                 _ => LogFormat::Text,

@@ -71,6 +71,7 @@ const EFFECTIVE: &[&str] = &[
     "localStorageCapacityIsolation",
     "logging.format",
     "logging.verbosity",
+    "logging.vmodule",
     "makeIPTablesUtilChains",
     "maxOpenFiles",
     "maxParallelImagePulls",
@@ -108,6 +109,7 @@ const EFFECTIVE: &[&str] = &[
     "seccompDefault",
     "serializeImagePulls",
     "serverTLSBootstrap",
+    "showHiddenMetricsForVersion",
     "shutdownGracePeriod",
     "shutdownGracePeriodByPodPriority",
     "shutdownGracePeriodCriticalPods",
@@ -197,11 +199,11 @@ mod tests {
             "iptablesDropBit": 0,
             "authentication": {"anonymous": {"enabled": false}, "x509": {}},
             "tracing": {"endpoint": "localhost:4317"},
-            "logging": {"verbosity": 2, "vmodule": [{"filePattern": "a", "verbosity": 3}], "options": {"json": {"infoBufferSize": "0"}}},
+            "logging": {"verbosity": 2, "options": {"json": {"infoBufferSize": "0"}}},
         });
         assert_eq!(
             without_effect(&file),
-            ["enableContentionProfiling", "logging.vmodule", "tracing"]
+            ["enableContentionProfiling", "tracing"]
         );
     }
 }
