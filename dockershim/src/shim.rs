@@ -15,7 +15,7 @@ use crate::{
     metrics::{BoundMetrics, Metrics, ModelMetrics},
     model::{Model, Sandbox, Snapshot},
     name_reservations::NameReservations,
-    network::{cni::Cni, hairpin::Hairpin},
+    network::{cni::Cni, hairpin::Hairpin, shaping::Shaping},
     oom_kills::OomKills,
     process::Processes,
     resync::{Inspector, ModelSync, Refresher},
@@ -51,6 +51,8 @@ pub struct Shim {
     pub cni: Option<Arc<Cni>>,
     /// Hairpin mode for pods on the engine's own bridge.
     pub hairpin: Hairpin,
+    /// The bandwidth limits of sandboxes on the engine's bridge.
+    pub shaping: Arc<Shaping>,
     /// The settings of containers' cgroups that the engine does not manage.
     pub cgroup_settings: Arc<CgroupSettings>,
     /// The containers' processes.
@@ -127,6 +129,7 @@ impl Shim {
             &config.root_directory,
             processes.clone(),
         ));
+        let shaping = Arc::new(Shaping::new(processes.clone()));
         let sync = ModelSync {
             engine: engine.clone(),
             model: model.clone(),
@@ -136,6 +139,7 @@ impl Shim {
             cni: cni.clone(),
             processes: processes.clone(),
             cgroup_settings: cgroup_settings.clone(),
+            shaping: shaping.clone(),
             names: names.clone(),
         };
         tokio::spawn(sync.run(stop.clone()));
@@ -147,6 +151,7 @@ impl Shim {
             exec_output: Arc::new(Bound::new("cri", "exec_output", EXEC_OUTPUT_LIMIT)),
             stats,
             hairpin: Hairpin::new(config.hairpin_mode, processes.clone()),
+            shaping,
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
             accounts: AccountsByImage::new(&config.root_directory),
             config,

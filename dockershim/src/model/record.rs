@@ -6,7 +6,7 @@ use std::{
 };
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
-use cri_proto::runtime::v1::{ContainerStatus, PodSandboxState, PodSandboxStatus};
+use cri_proto::runtime::v1::{ContainerStatus, NamespaceMode, PodSandboxState, PodSandboxStatus};
 
 use super::{
     Snapshot,
@@ -43,6 +43,16 @@ pub struct Sandbox {
     pub cgroup_parent: String,
     /// Read only from the engine's list, which has fewer fields than an inspect.
     pub provisional: bool,
+}
+
+impl Sandbox {
+    /// Whether its pod uses the node's network.
+    pub fn has_host_network(&self) -> bool {
+        let namespaces = self.status.linux.as_ref();
+        let namespaces = namespaces.and_then(|linux| linux.namespaces.as_ref());
+        let options = namespaces.and_then(|namespaces| namespaces.options.as_ref());
+        options.is_some_and(|options| options.network() == NamespaceMode::Node)
+    }
 }
 
 /// A container in a sandbox.

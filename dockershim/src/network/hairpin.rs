@@ -12,13 +12,9 @@ use std::{
     },
 };
 
+use super::bridge_port::{self, BridgePortError};
 use crate::process::{ProcessError, Processes};
 
-/// The network devices of the shim's network namespace, which must be the engine's.
-const DEVICES: &str = "/sys/class/net";
-/// A sandbox's network devices, below the `/proc/<pid>` of its process.
-const DEVICES_INSIDE: &str = "root/sys/class/net";
-const LOOPBACK: &str = "lo";
 /// The promiscuous flag of a device (`netdevice(7)`).
 const PROMISCUOUS: u32 = 0x100;
 
@@ -44,12 +40,8 @@ pub struct Hairpin {
 /// Why hairpin mode could not be set up.
 #[derive(Debug, thiserror::Error)]
 enum HairpinError {
-    /// No device in the shim's network namespace is a peer of the sandbox's devices.
-    #[error(
-        "no bridge port here belongs to the sandbox: the shim must run in the engine's network \
-         namespace, with its /sys"
-    )]
-    NoPort,
+    #[error(transparent)]
+    Port(#[from] BridgePortError),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -117,23 +109,25 @@ fn set(
     pid: i64,
 ) -> Result<(), HairpinError> {
     let process = processes.open(sandbox_id, pid)?;
-    let inside = process.open(DEVICES_INSIDE);
+    let inside = process.open(bridge_port::DEVICES_INSIDE);
     let inside = inside.map_err(|source| ProcessError::File { pid, source })?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", inside.as_raw_fd()));
     match mode {
-        HairpinMode::HairpinVeth => hairpin_veth(&path, Path::new(DEVICES)),
-        HairpinMode::PromiscuousBridge => promiscuous_bridge(&path, Path::new(DEVICES)),
+        HairpinMode::HairpinVeth => hairpin_veth(&path, Path::new(bridge_port::DEVICES)),
+        HairpinMode::PromiscuousBridge => {
+            promiscuous_bridge(&path, Path::new(bridge_port::DEVICES))
+        }
         HairpinMode::None => Ok(()),
     }
 }
 
 fn hairpin_veth(inside: &Path, here: &Path) -> Result<(), HairpinError> {
-    let port = port(inside, here)?;
+    let port = bridge_port::find(inside, here)?.port;
     write(&port.join("brport/hairpin_mode"), "1")
 }
 
 fn promiscuous_bridge(inside: &Path, here: &Path) -> Result<(), HairpinError> {
-    let path = port(inside, here)?.join("master/flags");
+    let path = bridge_port::find(inside, here)?.port.join("master/flags");
     let text = read(&path)?;
     let flags = u32::from_str_radix(text.trim_start_matches("0x"), 16);
     let flags = flags.map_err(|error| HairpinError::File {
@@ -141,33 +135,6 @@ fn promiscuous_bridge(inside: &Path, here: &Path) -> Result<(), HairpinError> {
         source: io::Error::other(error),
     })?;
     write(&path, &format!("{:#x}", flags | PROMISCUOUS))
-}
-
-/// The bridge port whose peer is in the sandbox: each device has the other's index in `iflink`.
-fn port(inside: &Path, here: &Path) -> Result<PathBuf, HairpinError> {
-    let ends = devices(inside)?;
-    let ends = ends.iter().filter(|device| !device.ends_with(LOOPBACK));
-    let ends: Vec<_> = ends.filter_map(|device| indexes(device)).collect();
-    devices(here)?
-        .into_iter()
-        .filter(|device| device.join("brport").is_dir())
-        .find(|device| indexes(device).is_some_and(|(index, other)| ends.contains(&(other, index))))
-        .ok_or(HairpinError::NoPort)
-}
-
-fn devices(directory: &Path) -> Result<Vec<PathBuf>, HairpinError> {
-    let failed = |source| HairpinError::File {
-        path: directory.to_owned(),
-        source,
-    };
-    let entries = fs::read_dir(directory).map_err(failed)?;
-    Ok(entries.flatten().map(|entry| entry.path()).collect())
-}
-
-/// The index of a device and of its peer.
-fn indexes(device: &Path) -> Option<(u32, u32)> {
-    let number = |name| read(&device.join(name)).ok()?.parse().ok();
-    Some((number("ifindex")?, number("iflink")?))
 }
 
 fn read(path: &Path) -> Result<String, HairpinError> {
@@ -187,15 +154,7 @@ fn write(path: &Path, text: &str) -> Result<(), HairpinError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn device(directory: &Path, name: &str, index: u32, other: u32) -> PathBuf {
-        let device = directory.join(name);
-        fs::create_dir_all(&device).unwrap();
-        fs::write(device.join("ifindex"), format!("{index}\n")).unwrap();
-        fs::write(device.join("iflink"), format!("{other}\n")).unwrap();
-        device
-    }
+    use super::{super::bridge_port::tests::device, *};
 
     #[test]
     fn the_port_of_the_sandbox_and_no_other_is_set() {
@@ -221,6 +180,9 @@ mod tests {
 
         fs::remove_dir_all(&own).unwrap();
         let error = hairpin_veth(&inside, &here).unwrap_err();
-        assert!(matches!(error, HairpinError::NoPort), "{error}");
+        assert!(
+            matches!(error, HairpinError::Port(BridgePortError::NoPort)),
+            "{error}"
+        );
     }
 }

@@ -30,7 +30,7 @@ use crate::{
     model::{Difference, Id, Model, Record, Sandbox, differences},
     name_reservations::NameReservations,
     naming,
-    network::cni::Cni,
+    network::{cni::Cni, shaping::Shaping},
     process::{ProcessError, Processes},
 };
 
@@ -76,6 +76,8 @@ pub struct ModelSync {
     pub processes: Arc<Processes>,
     /// The cgroup settings to write.
     pub cgroup_settings: Arc<CgroupSettings>,
+    /// The bandwidth limits to set.
+    pub shaping: Arc<Shaping>,
     /// The names of containers that are being created.
     pub names: Arc<NameReservations>,
 }
@@ -188,7 +190,7 @@ impl ModelSync {
         self.resync().await?;
         self.remove_left_overs().await;
         self.remove_scratch().await;
-        self.write_cgroup_settings().await;
+        self.apply_settings().await;
         let mut wait = FIRST_ROUND;
         let mut doubted = HashMap::new();
         loop {
@@ -201,7 +203,7 @@ impl ModelSync {
                         self.remove_scratch().await;
                     }
                     self.inspector.forget_removed().await;
-                    self.write_cgroup_settings().await;
+                    self.apply_settings().await;
                 }
                 Err(error) => tracing::warn!(%error, "cannot compare the containers"),
             }
@@ -346,9 +348,11 @@ impl ModelSync {
         self.remove_failed().await;
     }
 
-    async fn write_cgroup_settings(&self) {
+    /// Applies what can be set only once a container runs, where it is missing.
+    async fn apply_settings(&self) {
         let snapshot = self.model.snapshot();
         self.cgroup_settings.write_missing(&snapshot).await;
+        self.shaping.set_missing(&snapshot).await;
     }
 
     /// Removes containers that were created only to read an image's files.

@@ -17,6 +17,7 @@ use crate::{
     image::pause,
     labels, naming,
     network::{
+        bandwidth::Limits,
         cni::{self, Cni, NetNs, Pod, capabilities},
         docker,
     },
@@ -55,6 +56,10 @@ pub async fn run(
     let engine = shim.engine.connection()?;
     let cni = plan_network(shim, &config).await?;
     let on_bridge = shim.cni.is_none() && network_mode(&config) == NamespaceMode::Pod;
+    if on_bridge {
+        // A wrong one is refused before anything is created.
+        Limits::of(&config.annotations)?;
+    }
     let log_directory = config.log_directory.clone();
     let mut new = NewContainer {
         name,
@@ -88,6 +93,10 @@ pub async fn run(
     }
     if on_bridge && let Ok(sandbox) = shim.model.snapshot().sandbox(&pod_sandbox_id) {
         shim.hairpin.set(&pod_sandbox_id, sandbox.pid).await;
+        if let Err(error) = shim.shaping.set(&sandbox).await {
+            undo(shim, &pod_sandbox_id).await;
+            return Err(error);
+        }
     }
     Ok(RunPodSandboxResponse { pod_sandbox_id })
 }

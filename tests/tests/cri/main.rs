@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod bandwidth;
 mod checkpoint;
 mod cni;
 mod cni_by_others;

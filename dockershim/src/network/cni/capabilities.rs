@@ -4,8 +4,10 @@
 use cri_proto::runtime::v1::{DnsConfig, PodSandboxConfig};
 use serde_json::{Map, Value, json};
 
-use super::bandwidth;
-use crate::{Error, network::ports};
+use crate::{
+    Error,
+    network::{bandwidth::Limits, ports},
+};
 
 /// Host ports of the sandbox.
 pub const PORT_MAPPINGS: &str = "portMappings";
@@ -13,6 +15,8 @@ pub const PORT_MAPPINGS: &str = "portMappings";
 pub const IP_RANGES: &str = "ipRanges";
 const BANDWIDTH: &str = "bandwidth";
 const DNS: &str = "dns";
+/// The burst, in bits: effectively unlimited (2 Gbit).
+const BURST: i32 = i32::MAX;
 
 /// The arguments for a sandbox on a node with the pod CIDRs `pod_cidrs`.
 ///
@@ -32,8 +36,9 @@ pub fn of(config: &PodSandboxConfig, pod_cidrs: &[String]) -> Result<Map<String,
         });
         arguments.insert(PORT_MAPPINGS.into(), mappings.collect());
     }
-    if let Some(limits) = bandwidth::of(&config.annotations)? {
-        arguments.insert(BANDWIDTH.into(), limits);
+    let limits = bandwidth(Limits::of(&config.annotations)?);
+    if !limits.is_empty() {
+        arguments.insert(BANDWIDTH.into(), limits.into());
     }
     if !pod_cidrs.is_empty() {
         // One set of ranges per address family: the sandbox gets an address from each set.
@@ -44,6 +49,20 @@ pub fn of(config: &PodSandboxConfig, pod_cidrs: &[String]) -> Result<Map<String,
         arguments.insert(DNS.into(), dns);
     }
     Ok(arguments)
+}
+
+fn bandwidth(limits: Limits) -> Map<String, Value> {
+    let mut arguments = Map::new();
+    for (limit, rate, burst) in [
+        (limits.ingress, "ingressRate", "ingressBurst"),
+        (limits.egress, "egressRate", "egressBurst"),
+    ] {
+        if let Some(limit) = limit {
+            arguments.insert(rate.into(), limit.into());
+            arguments.insert(burst.into(), BURST.into());
+        }
+    }
+    arguments
 }
 
 fn dns(config: &DnsConfig) -> Option<Value> {

@@ -7,7 +7,6 @@
 
 mod attach;
 mod attachments;
-mod bandwidth;
 pub mod cache;
 pub mod capabilities;
 pub mod chain;

@@ -2,49 +2,46 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
-
 use crate::Error;
 
-/// The burst, in bits: effectively unlimited (2 Gbit).
-const BURST: i32 = i32::MAX;
 /// The allowed rates, in bits per second.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
 /// The maximum number of digits in a quantity.
 const MAX_DIGITS: usize = 24;
 
-const DIRECTIONS: [(&str, &str, &str); 2] = [
-    (
-        "kubernetes.io/ingress-bandwidth",
-        "ingressRate",
-        "ingressBurst",
-    ),
-    (
-        "kubernetes.io/egress-bandwidth",
-        "egressRate",
-        "egressBurst",
-    ),
-];
+const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
+const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
-/// The argument of the `bandwidth` capability; `None` if the pod has no limit.
-///
-/// # Errors
-/// `InvalidArgument` naming the annotation.
-pub(super) fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Value>, Error> {
-    let mut limits = Map::new();
-    for (annotation, rate, burst) in DIRECTIONS {
-        let Some(text) = annotations.get(annotation) else {
-            continue;
+/// Limits in bits per second; unlimited if unset.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Of what the pod receives.
+    pub ingress: Option<u64>,
+    /// Of what the pod sends.
+    pub egress: Option<u64>,
+}
+
+impl Limits {
+    /// The limits in a pod's annotations.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the annotation.
+    pub fn of<'a>(
+        annotations: impl IntoIterator<Item = (&'a String, &'a String)>,
+    ) -> Result<Self, Error> {
+        let annotations: BTreeMap<_, _> = annotations.into_iter().collect();
+        let limit = |annotation: &str| {
+            let text = annotations.get(&annotation.to_owned());
+            let bits = text.map(|text| bits(text)).transpose();
+            bits.map_err(|reason| {
+                Error::invalid(format!("config.annotations[{annotation}]"), reason)
+            })
         };
-        let bits = bits(text).map_err(|reason| {
-            Error::invalid(format!("config.annotations[{annotation}]"), reason)
-        })?;
-        limits.insert(rate.into(), bits.into());
-        limits.insert(burst.into(), BURST.into());
+        Ok(Self {
+            ingress: limit(INGRESS)?,
+            egress: limit(EGRESS)?,
+        })
     }
-    Ok(Some(limits)
-        .filter(|limits| !limits.is_empty())
-        .map(Value::Object))
 }
 
 /// Parses a Kubernetes resource quantity, such as `10M` or `1.5Gi`, rounding up.
@@ -134,12 +131,15 @@ mod tests {
     fn a_bad_annotation_is_named() {
         let key = "kubernetes.io/egress-bandwidth";
         let mut annotations = BTreeMap::from([(key.to_owned(), "1M".to_owned())]);
-        let limits = of(&annotations).unwrap().unwrap();
-        assert_eq!(limits["egressRate"], 1_000_000);
-        assert_eq!(limits.get("ingressRate"), None);
+        let limits = Limits {
+            ingress: None,
+            egress: Some(1_000_000),
+        };
+        assert_eq!(Limits::of(&annotations).unwrap(), limits);
         annotations.insert(key.to_owned(), "much".to_owned());
-        assert!(of(&annotations).unwrap_err().to_string().contains(key));
-        assert_eq!(of(&BTreeMap::new()).unwrap(), None);
+        let error = Limits::of(&annotations).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+        assert_eq!(Limits::of(&BTreeMap::new()).unwrap(), Limits::default());
     }
 
     proptest! {

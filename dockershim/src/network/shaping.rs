@@ -1,0 +1,195 @@
+//! Bandwidth limits on the engine's own bridge, by tc(8): of what a pod receives, at its bridge port,
+//! and of what it sends, at its own device. A container with `NET_ADMIN` can change the latter.
+//!
+//! They exist only once the sandbox runs. Limits that the shim did not set before a crash, or that
+//! were lost because a user restarted the sandbox, are set in the next round of [`crate::resync`].
+
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    io,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use cri_proto::runtime::v1::PodSandboxState;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::sync::{Mutex, oneshot};
+
+use super::{
+    bandwidth::Limits,
+    bridge_port::{self, BridgePortError},
+};
+use crate::{
+    Error,
+    model::{Sandbox, Snapshot},
+    process::{ProcessError, Processes},
+};
+
+/// How long a packet may wait.
+const LATENCY: &str = "25ms";
+/// What may be sent at once: 10 ms at the limit, and at least a few of the largest packets.
+const BURSTS_PER_SECOND: u64 = 100;
+const MIN_BURST: u64 = 128 << 10;
+
+/// The limits of all sandboxes.
+#[derive(Debug)]
+pub struct Shaping {
+    processes: Arc<Processes>,
+    program: PathBuf,
+    /// The result of the last attempt, by sandbox. Locked during one.
+    attempts: Mutex<HashMap<String, Attempt>>,
+}
+
+/// The result of setting the limits of a sandbox whose first process is `pid`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Attempt {
+    pid: i64,
+    set: bool,
+}
+
+/// Why limits could not be set.
+#[derive(Debug, thiserror::Error)]
+enum ShapingError {
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    Port(#[from] BridgePortError),
+    #[error("cannot enter the sandbox's network namespace: {0}")]
+    Namespace(#[source] io::Error),
+    #[error("cannot run {}: {source}; install iproute2", program.display())]
+    Program { program: PathBuf, source: io::Error },
+    #[error("{command}: {output}")]
+    Refused { command: String, output: String },
+    #[error("panicked: this is a bug")]
+    Panicked,
+}
+
+impl Shaping {
+    /// Limits set by `tc` of the search path.
+    pub fn new(processes: Arc<Processes>) -> Self {
+        Self {
+            processes,
+            program: "tc".into(),
+            attempts: Mutex::default(),
+        }
+    }
+
+    /// Sets the limits in the annotations of a running sandbox on the engine's bridge.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the annotation; `FailedPrecondition` if a limit cannot be set.
+    pub async fn set(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let mut attempts = self.attempts.lock().await;
+        self.try_to_set(sandbox, &mut attempts).await
+    }
+
+    /// Sets the limits of every running sandbox on the bridge that does not have them, and forgets
+    /// removed sandboxes.
+    pub async fn set_missing(&self, snapshot: &Snapshot) {
+        let mut attempts = self.attempts.lock().await;
+        attempts.retain(|id, _| snapshot.contains(id));
+        for sandbox in snapshot.sandboxes() {
+            let runs = sandbox.status.state() == PodSandboxState::SandboxReady;
+            if !runs || sandbox.provisional || sandbox.cni || sandbox.has_host_network() {
+                continue;
+            }
+            let before = attempts.get(&sandbox.status.id).copied();
+            let is = |set| {
+                let pid = sandbox.pid;
+                before == Some(Attempt { pid, set })
+            };
+            if !is(true)
+                && let Err(error) = self.try_to_set(sandbox, &mut attempts).await
+                && !is(false)
+            {
+                tracing::warn!(
+                    sandbox = sandbox.docker_name, sandbox_id = sandbox.status.id, %error,
+                    "a running pod has no bandwidth limit; retrying every 30 s"
+                );
+            }
+        }
+    }
+
+    async fn try_to_set(
+        &self,
+        sandbox: &Sandbox,
+        attempts: &mut HashMap<String, Attempt>,
+    ) -> Result<(), Error> {
+        let set = match Limits::of(&sandbox.status.annotations) {
+            Ok(limits) if limits == Limits::default() => return Ok(()),
+            Ok(limits) => self.apply(sandbox, limits).await.map_err(|error| {
+                Error::FailedPrecondition(format!(
+                    "cannot limit the pod's bandwidth (annotations \
+                     kubernetes.io/ingress-bandwidth and kubernetes.io/egress-bandwidth): {error}"
+                ))
+            }),
+            Err(error) => Err(error),
+        };
+        let attempt = Attempt {
+            pid: sandbox.pid,
+            set: set.is_ok(),
+        };
+        attempts.insert(sandbox.status.id.clone(), attempt);
+        set
+    }
+
+    async fn apply(&self, sandbox: &Sandbox, limits: Limits) -> Result<(), ShapingError> {
+        let (processes, program) = (Arc::clone(&self.processes), self.program.clone());
+        let (id, pid) = (sandbox.status.id.clone(), sandbox.pid);
+        let (answer, answered) = oneshot::channel();
+        // In its own thread, which ends in the sandbox's network namespace.
+        let work = move || drop(answer.send(apply(&processes, &program, &id, pid, limits)));
+        let thread = std::thread::Builder::new().name("shaping".into());
+        thread.spawn(work).map_err(ShapingError::Namespace)?;
+        answered.await.unwrap_or(Err(ShapingError::Panicked))
+    }
+}
+
+fn apply(
+    processes: &Processes,
+    program: &Path,
+    sandbox_id: &str,
+    pid: i64,
+    limits: Limits,
+) -> Result<(), ShapingError> {
+    let process = processes.open(sandbox_id, pid)?;
+    let failed = |source| ProcessError::File { pid, source };
+    let inside = process.open(bridge_port::DEVICES_INSIDE).map_err(failed)?;
+    let inside = PathBuf::from(format!("/proc/self/fd/{}", inside.as_raw_fd()));
+    let namespace: OwnedFd = process.network_namespace().map_err(failed)?;
+    let ends = bridge_port::find(&inside, Path::new(bridge_port::DEVICES))?;
+    if let Some(rate) = limits.ingress {
+        limit(program, &ends.port, rate)?;
+    }
+    if let Some(rate) = limits.egress {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|error| ShapingError::Namespace(error.into()))?;
+        limit(program, &ends.inside, rate)?;
+    }
+    Ok(())
+}
+
+/// Limits what leaves through a device, to bits per second.
+fn limit(program: &Path, device: &Path, rate: u64) -> Result<(), ShapingError> {
+    let device = device.file_name().unwrap_or(OsStr::new(""));
+    let burst = (rate / 8 / BURSTS_PER_SECOND).max(MIN_BURST);
+    let mut command = Command::new(program);
+    command.args(["qdisc", "replace", "dev"]).arg(device);
+    command.args(["root", "tbf", "rate", &format!("{rate}bit")]);
+    command.args(["burst", &format!("{burst}b"), "latency", LATENCY]);
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|source| ShapingError::Program {
+        program: program.to_owned(),
+        source,
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(ShapingError::Refused {
+        command: format!("{command:?}").replace('"', ""),
+        output: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    })
+}
