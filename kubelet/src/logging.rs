@@ -8,6 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
+use kubelet_traces::Export;
 use tracing_subscriber::{Layer, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
 pub use self::verbosity::ModuleVerbosity;
@@ -41,7 +42,13 @@ pub enum VerbosityError {
 
 /// Starts logging. `verbosity` is that of `-v`: up to 3 logs changes of state, 4 and 5 also their
 /// reasons, 6 and more each step. Libraries log one level less. That of `modules` takes precedence.
-pub fn init(verbosity: u32, modules: Vec<ModuleVerbosity>, format: LogFormat) {
+/// `traces` get their spans, which the log leaves out.
+pub fn init(
+    verbosity: u32,
+    modules: Vec<ModuleVerbosity>,
+    format: LogFormat,
+    traces: Option<&Export>,
+) {
     let (filter, handle) = reload::Layer::new(Verbosity::new(verbosity, &modules));
     let lines = match format {
         LogFormat::Text => fmt::layer()
@@ -55,6 +62,7 @@ pub fn init(verbosity: u32, modules: Vec<ModuleVerbosity>, format: LogFormat) {
     // Fails only if another logger is installed, which stays.
     if tracing_subscriber::registry()
         .with(lines)
+        .with(traces.map(Export::layer))
         .try_init()
         .is_ok()
     {

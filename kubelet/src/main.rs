@@ -16,6 +16,7 @@ use kubelet::{
 };
 use kubelet_host::{bounded_io, oom_score, open_files, version};
 use kubelet_pod_spec::identity::full_name;
+use kubelet_traces::Export;
 use tokio::runtime::Builder;
 
 mod malloc;
@@ -89,13 +90,6 @@ fn ask(answer: LocalBoxFuture<'_, Result<String, StatusError>>) -> anyhow::Resul
 fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     malloc::share_arena();
     let settings = Settings::load(flags)?;
-    logging::init(
-        settings.verbosity,
-        settings.module_verbosity.clone(),
-        settings.log_format,
-    );
-    open_files::set_limit(settings.max_open_files);
-    oom_score::set(settings.oom_score_adj);
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS + bounded_io::MAX_THREADS)
@@ -103,7 +97,24 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .map_err(|error| anyhow!("cannot start: {error}"))?;
+    let traces = {
+        let _inside = runtime.enter();
+        let host = &settings.options.node.name;
+        let export = settings.tracing.as_ref();
+        export.map(|export| Export::new(export, host)).transpose()?
+    };
+    logging::init(
+        settings.verbosity,
+        settings.module_verbosity.clone(),
+        settings.log_format,
+        traces.as_ref(),
+    );
+    open_files::set_limit(settings.max_open_files);
+    oom_score::set(settings.oom_score_adj);
     let results = runtime.block_on(run::run(settings).boxed_local());
+    if let Some(traces) = traces {
+        traces.finish();
+    }
     runtime.shutdown_timeout(SHUTDOWN_LIMIT);
     let results = results?;
     // Only `--runonce` has results.

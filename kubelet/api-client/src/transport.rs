@@ -22,6 +22,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::client::Body;
+use kubelet_traces::{answered, client_request, traced};
 use parking_lot::Mutex;
 use tokio::time;
 use tower::{BoxError, Service};
@@ -186,7 +187,9 @@ impl Service<Request<Body>> for Transport {
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let parts = Arc::clone(&self.0);
-        Box::pin(async move {
+        let span = client_request(&mut request);
+        let of_answer = span.clone();
+        let answer = async move {
             let settled = parts.identity.settled();
             if time::timeout(IDENTITY_TIMEOUT, settled).await.is_err() {
                 return Err("this node has no client certificate yet".into());
@@ -209,11 +212,13 @@ impl Service<Request<Body>> for Transport {
             if answer.status() == StatusCode::UNAUTHORIZED {
                 parts.credentials.refused(token.as_ref()).await;
             }
+            answered(&of_answer, answer.status());
             Ok(answer.map(|body| ResponseBody {
                 body,
                 _request: request_count,
             }))
-        })
+        };
+        Box::pin(traced(span, answer))
     }
 }
 

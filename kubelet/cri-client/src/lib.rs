@@ -31,6 +31,7 @@ use cri_proto::runtime::v1::{
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_traces::TracedCalls;
 use tonic::{
     Streaming,
     body::Body,
@@ -94,8 +95,10 @@ impl CriClient {
         I::Future: Send,
         I::Error: Into<StdError>,
     {
-        let runtime = Transport::new(runtime.map_err(|error| TransportError(error.into())));
-        let image = Transport::new(image.map_err(|error| TransportError(error.into())));
+        let runtime = runtime.map_err(|error| TransportError(error.into()));
+        let runtime = Transport::new(TracedCalls(runtime));
+        let image = image.map_err(|error| TransportError(error.into()));
+        let image = Transport::new(TracedCalls(image));
         let metrics = Arc::<RuntimeMetrics>::default();
         let bound = metrics.exec_output();
         let commands = runtime.clone().map_response(move |answer| {

@@ -30,7 +30,7 @@ const FLUSH_POLL: Duration = Duration::from_millis(100);
 const HINT: &str = "KUBE-IPTABLES-HINT";
 /// Packets that no node should receive are dropped here.
 const FIREWALL: &str = "KUBE-FIREWALL";
-/// Goes with all the others when somebody flushes the tables, see [`CANARY_TABLES`].
+/// A flush of the tables removes it with all the others. It is in each table that has one of them.
 const CANARY: &str = "KUBE-KUBELET-CANARY";
 const CANARY_TABLES: [&str; 3] = ["mangle", "nat", "filter"];
 

@@ -18,6 +18,7 @@ use cri_streaming::connections::{
 };
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use kubelet_traces::{answered, server_request};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -26,14 +27,14 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
-use tracing::debug;
+use tracing::{Instrument as _, Span, debug};
 
 use super::{
     access::AccessControl,
     authentication::websocket_protocol::remove_tokens,
     body_guard::attach_to_body,
     flush_before_end::{FlushCounting, flush_before_end},
-    metrics::{HttpMetrics, ServerType},
+    metrics::{HttpMetrics, ServerType, route},
     tls::{PeerCertificates, Tls},
 };
 
@@ -303,7 +304,15 @@ async fn answer_who_is_let_in(
     // They are for authentication only.
     remove_tokens(&mut head.headers);
     let request = Request::from_parts(head, Body::new(body));
-    let answer = service.routes.oneshot(request).await?;
+    // Who was authenticated may decide what is traced.
+    let is_trusted = service.guard.is_some();
+    let span = match service.counted {
+        Some(_) => server_request(&request, route(request.uri().path()), is_trusted),
+        None => Span::none(),
+    };
+    let answer = service.routes.oneshot(request);
+    let answer = answer.instrument(span.clone()).await?;
+    answered(&span, answer.status());
     Ok((answer, Some(busy)))
 }
 

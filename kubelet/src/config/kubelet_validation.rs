@@ -15,7 +15,7 @@ use super::{
     },
     image_settings::validate_allowlist,
     kubelet_configuration::KubeletConfiguration,
-    log_settings, reservation, shutdown_settings,
+    log_settings, reservation, shutdown_settings, trace_settings,
 };
 
 /// The faults of a configuration with defaults; empty when it is valid.
@@ -244,6 +244,7 @@ fn choices(c: &KubeletConfiguration, faults: &mut Faults) {
         );
     }
     log_settings::validate(c, faults);
+    trace_settings::validate(c, faults);
     // No metric of this version is hidden.
     let previous = ["", "1.35"];
     faults.choice(

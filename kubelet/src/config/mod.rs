@@ -24,4 +24,5 @@ pub mod settings_error;
 mod shutdown_settings;
 pub mod support;
 mod system_cpus;
+mod trace_settings;
 mod values;

@@ -16,6 +16,7 @@ use kubelet_runtime::{
     user_namespace::UserNamespaceOptions,
 };
 use kubelet_server::options::ServerOptions;
+use kubelet_traces::ExportOptions;
 use serde_json::{Map, Value};
 
 use super::{
@@ -35,7 +36,7 @@ use super::{
     server_settings::{self, GivenConfig},
     settings_error::SettingsError,
     shutdown_settings::shutdown_grace_periods,
-    support, system_cpus,
+    support, system_cpus, trace_settings,
     values::{absolute, at_least_zero, positive_span, span},
 };
 use crate::{
@@ -74,6 +75,8 @@ pub struct Settings {
     pub module_verbosity: Vec<ModuleVerbosity>,
     /// Log format (`logging.format`).
     pub log_format: LogFormat,
+    /// The export of traces, if one was asked for.
+    pub tracing: Option<ExportOptions>,
     /// OOM score adjustment of this process (`oomScoreAdj`).
     pub oom_score_adj: i32,
     /// Refuse to start while swap is on (`failSwapOn`).
@@ -186,6 +189,7 @@ impl Settings {
                 "json" => LogFormat::Json,
                 _ => LogFormat::Text,
             },
+            tracing: trace_settings::export(&config),
             oom_score_adj: config.oom_score_adj.unwrap_or_default(),
             fail_swap_on: config.fail_swap_on != Some(false),
             tunables: if config.protect_kernel_defaults {

@@ -129,6 +129,8 @@ const EFFECTIVE: &[&str] = &[
     "topologyManagerPolicy",
     "topologyManagerPolicyOptions",
     "topologyManagerScope",
+    "tracing.endpoint",
+    "tracing.samplingRatePerMillion",
     "userNamespaces.idsPerPod",
     "volumeStatsAggPeriod",
 ];
@@ -198,12 +200,8 @@ mod tests {
             "enableContentionProfiling": true,
             "iptablesDropBit": 0,
             "authentication": {"anonymous": {"enabled": false}, "x509": {}},
-            "tracing": {"endpoint": "localhost:4317"},
             "logging": {"verbosity": 2, "options": {"json": {"infoBufferSize": "0"}}},
         });
-        assert_eq!(
-            without_effect(&file),
-            ["enableContentionProfiling", "tracing"]
-        );
+        assert_eq!(without_effect(&file), ["enableContentionProfiling"]);
     }
 }

@@ -51,6 +51,9 @@ impl Verbosity {
 
     fn writes(&self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
+        if target == kubelet_traces::TARGET {
+            return false;
+        }
         let mut modules = self.modules.iter();
         match modules.find(|(pattern, _)| is_module(pattern, target)) {
             Some((_, level)) => metadata.level() <= level,

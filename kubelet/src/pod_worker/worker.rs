@@ -7,13 +7,14 @@ use kubelet_host::file_work::FileWork;
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity;
 use kubelet_runtime::pod_state::PodState;
+use kubelet_traces::{pod_operation, traced};
 use retry_delay::RetryDelay;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{Instrument as _, debug, error, info, warn};
+use tracing::{Instrument as _, Span, debug, error, info, warn};
 
 use super::{
     PodSyncer, SyncOutcome, WorkerError, WorkerPod,
@@ -148,7 +149,8 @@ impl<S: PodSyncer> Worker<S> {
                 let state = Arc::clone(&state);
                 async move {
                     let status = syncer.status(&uid, newer_than).await?;
-                    syncer.sync_pod(pod, status, state).await
+                    let span = pod_operation("syncPod", &pod, Some(operation));
+                    traced(span, syncer.sync_pod(pod, status, state)).await
                 }
             };
             let mut sync = isolated(self.file_work.track(sync));
@@ -217,7 +219,8 @@ impl<S: PodSyncer> Worker<S> {
                 let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
                 async move {
                     let status = syncer.status(&subject.uid, Some(newer_than)).await?;
-                    syncer.terminate_pod(subject, status, kill).await
+                    let span = of_known("syncTerminatingPod", &subject);
+                    traced(span, syncer.terminate_pod(subject, status, kill)).await
                 }
             };
             let mut terminate = isolated(terminate);
@@ -270,7 +273,8 @@ impl<S: PodSyncer> Worker<S> {
             let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
             let settle = isolated(async move {
                 let status = syncer.status(&subject.uid, Some(newer_than)).await?;
-                syncer.settle_pod(subject, status).await
+                let span = of_known("syncTerminatedPod", &subject);
+                traced(span, syncer.settle_pod(subject, status)).await
             });
             let settled = flatten(settle.await);
             self.took("terminated", begun);
@@ -306,6 +310,12 @@ impl<S: PodSyncer> Worker<S> {
             tokio::time::sleep(jittered(retry.after_failure())).await;
         }
     }
+}
+
+/// The span of an operation on a pod; none for a pod whose spec is not known.
+fn of_known(operation: &'static str, subject: &WorkerPod) -> Span {
+    let pod = subject.pod.as_deref();
+    pod.map_or_else(Span::none, |pod| pod_operation(operation, pod, None))
 }
 
 /// Runs work in its own task, so that a panic affects only that work.

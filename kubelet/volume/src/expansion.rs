@@ -51,7 +51,7 @@ pub(super) struct ExpansionResult {
     pub(super) has_grown: bool,
     /// The volume would have to grow, but the pod only reads it.
     pub(super) is_read_only: bool,
-    /// The claim, once it was looked at.
+    /// The claim, once it was read.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
     /// Why the volume is not ready.
     pub(super) result: Result<(), VolumeError>,

@@ -21,8 +21,8 @@ const ADVICE: &str = "consider using OnRootMismatch - https://kubernetes.io/docs
     configure-pod-container/security-context/\
     #configure-volume-permission-and-ownership-change-policy-for-pods";
 
-/// How far a change of the ownership has come. It belongs to one mount request, of which at most
-/// one is carried out at a time.
+/// How far a change of the ownership has come. It belongs to one mount request, which is carried out
+/// at most once at a time.
 #[derive(Debug, Default)]
 pub struct OwnershipProgress {
     started: Mutex<Option<Instant>>,

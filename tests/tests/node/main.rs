@@ -18,3 +18,4 @@ mod real_csi;
 mod reboot;
 mod static_pods;
 mod stats;
+mod traces;

@@ -16,6 +16,7 @@ use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::{CriClient, CriError};
 use kubelet_host::clock;
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_traces::{garbage_collection, traced};
 use tokio::{sync::Mutex, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -129,7 +130,8 @@ impl ContainerCollector {
     /// # Errors
     /// The runtime does not answer.
     pub async fn collect(&self) -> Result<RemovedContainers, ContainerGcError> {
-        self.remove(Gone::Removable).await
+        let span = garbage_collection("Containers/GarbageCollect");
+        traced(span, self.remove(Gone::Removable)).await
     }
 
     /// As [`Self::collect`], but removes all dead containers and sandboxes of pods that have ended,

@@ -9,6 +9,7 @@ use cri_proto::runtime::v1;
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::{CriClient, CriError};
 use kubelet_metrics::{Collector, Exposition};
+use kubelet_traces::{garbage_collection, traced};
 use tokio::{
     sync::Mutex,
     time::{sleep, timeout},
@@ -158,6 +159,11 @@ impl ImageCollector {
     /// # Errors
     /// Not enough could be removed.
     pub async fn collect_garbage(&self) -> Result<FreedImages, ImageGcError> {
+        let span = garbage_collection("Images/GarbageCollect");
+        traced(span, self.collect_old_and_excess()).await
+    }
+
+    async fn collect_old_and_excess(&self) -> Result<FreedImages, ImageGcError> {
         let _turn = self.turn.lock().await;
         let detection = self.tracker.detect().await?;
         let now = detection.now;

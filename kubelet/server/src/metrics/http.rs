@@ -133,7 +133,7 @@ fn method(method: &Method) -> &'static str {
 }
 
 /// The label value of a path: its first segment, or the first two below `/metrics`.
-fn route(path: &str) -> &'static str {
+pub(crate) fn route(path: &str) -> &'static str {
     let path = path.strip_prefix('/').unwrap_or(path);
     let mut parts = path.splitn(3, '/');
     let first = parts.next().unwrap_or_default();

@@ -23,7 +23,7 @@ use tracing::warn;
 
 use self::process::Process;
 pub(super) use self::{
-    http::{HttpMetrics, ServerType},
+    http::{HttpMetrics, ServerType, route},
     slis::HealthResults,
 };
 use super::{NodeView, response::error};
