@@ -4,12 +4,12 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 use kubelet_pod_spec::{
     ephemeral::as_container,
-    json,
+    identity, json,
     resources::{self, Amounts},
 };
 
 /// The pod's unsupported fields, as `path: what`; empty when it can run. Extended resources must be
-/// in `allocatable`; with `None` they are not checked.
+/// in `allocatable` for a static pod; with `None` they are not checked.
 pub fn unsupported(pod: &Pod, allocatable: Option<&Amounts>) -> Vec<String> {
     let mut found = UnsupportedFields {
         allocatable,
@@ -40,13 +40,6 @@ impl UnsupportedFields<'_> {
 }
 
 fn pod_spec(pod: &Pod, spec: &PodSpec, found: &mut UnsupportedFields<'_>) {
-    if let Some(context) = &spec.security_context {
-        found.when(
-            context.windows_options.is_some(),
-            "spec.securityContext.windowsOptions",
-            "Windows",
-        );
-    }
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         volume_source(volume, &format!("spec.volumes[{index}]"), found);
     }
@@ -106,30 +99,33 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
 }
 
 fn container(pod: &Pod, container: &Container, path: &str, found: &mut UnsupportedFields<'_>) {
-    if let Some(requirements) = &container.resources {
+    // The scheduler may know resources of the cluster that no node has. Nobody has checked whether the
+    // node has what a static pod needs.
+    if identity::is_static(pod)
+        && let Some(requirements) = &container.resources
+    {
         for name in resources::extended_resources(requirements) {
             let path = format!("{path}.resources[{name}]");
-            let is_claimed = resources::is_claimed(pod, &container.name, name);
-            let is_missing = !is_claimed && !found.is_given(name);
+            let is_missing = !found.is_given(name);
             found.when(is_missing, path, "extended resources from device plugins");
         }
-    }
-    if let Some(context) = &container.security_context {
-        found.when(
-            context.windows_options.is_some(),
-            format!("{path}.securityContext.windowsOptions"),
-            "Windows",
-        );
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     fn check(spec: &str) -> Vec<String> {
         let spec: PodSpec = serde_json::from_str(spec).unwrap();
+        let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
         let pod = Pod {
+            metadata: ObjectMeta {
+                annotations: Some([source].into()),
+                ..ObjectMeta::default()
+            },
             spec: Some(spec),
             ..Pod::default()
         };
@@ -142,6 +138,7 @@ mod tests {
             r#"{"hostUsers": false, "hostnameOverride": "h", "overhead": {"cpu": "1"},
              "resources": {"limits": {"cpu": "2"}}, "runtimeClassName": "gvisor",
              "activeDeadlineSeconds": 10,
+             "securityContext": {"windowsOptions": {"runAsUserName": "ContainerUser"}},
              "imagePullSecrets": [{"name": "s"}],
              "initContainers": [{"name": "s", "restartPolicy": "Always",
                 "lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}],
@@ -151,6 +148,7 @@ mod tests {
                     "exitCodes": {"operator": "In", "values": [1]}}],
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                         {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "securityContext": {"windowsOptions": {"hostProcess": true}},
                 "envFrom": [{"secretRef": {"name": "s"}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi", "x.y/given": "1"}},

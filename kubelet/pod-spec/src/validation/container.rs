@@ -55,12 +55,7 @@ pub(super) fn validate(
         resources::validate(requirements, &path.child("resources"), faults);
     }
     if let Some(context) = &container.security_context {
-        security::validate_container(
-            context,
-            pod.user_namespace,
-            &path.child("securityContext"),
-            faults,
-        );
+        security::validate_container(context, pod, &path.child("securityContext"), faults);
     }
     probe::validate(container, init, pod, path, faults);
 }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{
     AppArmorProfile, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
 };
 
+use super::context::PodContext;
 use crate::{
     field::{Faults, Path},
     names,
@@ -14,6 +15,8 @@ use crate::{
 
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 const MAX_ID: i64 = i32::MAX as i64;
+/// They have no effect in a pod that does not name its system.
+const WINDOWS_OPTIONS: &str = "windows options cannot be set for a linux pod";
 /// Maximum length of an AppArmor profile name.
 const MAX_PROFILE: usize = 4095;
 
@@ -71,14 +74,14 @@ pub(super) fn validate_pod(
     }
     seccomp(context.seccomp_profile.as_ref(), path, faults);
     app_armor(context.app_armor_profile.as_ref(), path, faults);
-    if context.windows_options.is_some() {
-        faults.forbidden(&path.child("windowsOptions"), "this is a Linux node");
+    if spec.os.is_some() && context.windows_options.is_some() {
+        faults.forbidden(&path.child("windowsOptions"), WINDOWS_OPTIONS);
     }
 }
 
 pub(super) fn validate_container(
     context: &SecurityContext,
-    user_namespace: bool,
+    pod: &PodContext<'_>,
     path: &Path,
     faults: &mut Faults,
 ) {
@@ -87,7 +90,7 @@ pub(super) fn validate_container(
     if let Some(mount) = &context.proc_mount {
         let path = path.child("procMount");
         faults.one_of(&path, mount, &["Default", "Unmasked"]);
-        if mount == "Unmasked" && !user_namespace {
+        if mount == "Unmasked" && !pod.user_namespace {
             faults.invalid(&path, mount, "`hostUsers` must be false to use `Unmasked`");
         }
     }
@@ -114,8 +117,8 @@ pub(super) fn validate_container(
     }
     seccomp(context.seccomp_profile.as_ref(), path, faults);
     app_armor(context.app_armor_profile.as_ref(), path, faults);
-    if context.windows_options.is_some() {
-        faults.forbidden(&path.child("windowsOptions"), "this is a Linux node");
+    if pod.names_os && context.windows_options.is_some() {
+        faults.forbidden(&path.child("windowsOptions"), WINDOWS_OPTIONS);
     }
 }
 

@@ -476,3 +476,21 @@ fn what_nfs_volumes_give_to_programs() {
         "spec.volumes[1].nfs.path: Invalid value: \"/a\\tb\": must not contain white space or control characters",
     );
 }
+
+#[test]
+fn options_of_windows_are_refused_only_in_a_pod_for_linux() {
+    let options = json!({"windowsOptions": {"runAsUserName": "ContainerUser"}});
+    let own = ("/spec/containers/0/securityContext", options.clone());
+    let of_pod = ("/spec/securityContext", options);
+    assert_eq!(faults(&[own.clone(), of_pod.clone()]), Vec::<String>::new());
+    let os = ("/spec/os", json!({"name": "linux"}));
+    assert_eq!(
+        faults(&[own, of_pod, os]),
+        [
+            "spec.containers[0].securityContext.windowsOptions: Forbidden: windows options cannot \
+             be set for a linux pod",
+            "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a \
+             linux pod",
+        ]
+    );
+}

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Joined, MINUTE};
 use crate::{
     metrics::{metrics_of, value},
-    node::{SECOND, pod, until},
+    node::{IMAGE, SECOND, pod, until},
 };
 
 #[tokio::test(start_paused = true)]
@@ -140,6 +140,22 @@ async fn a_rejected_pod_has_failed_and_goes_when_it_is_deleted() {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
     });
     until("its end", 5 * SECOND, || joined.api.pod("web").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_concern_the_node_is_ignored() {
+    let joined = Joined::new();
+    let _member = joined.start().await;
+    // The scheduler counts such a resource for the whole cluster.
+    let resources =
+        json!({"requests": {"example.com/license": "1"}, "limits": {"example.com/license": "1"}});
+    let windows = json!({"windowsOptions": {"runAsUserName": "ContainerUser"}});
+    let spec = json!({"securityContext": windows, "containers": [{
+        "name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+        "resources": resources, "securityContext": windows
+    }]});
+    joined.api.bind(pod("web", "web", spec));
+    joined.until_phase("web", "Running", 20 * SECOND).await;
 }
 
 #[tokio::test(start_paused = true)]
