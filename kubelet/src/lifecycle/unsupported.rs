@@ -99,8 +99,7 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
 }
 
 fn container(pod: &Pod, container: &Container, path: &str, found: &mut UnsupportedFields<'_>) {
-    // The scheduler may know resources of the cluster that no node has. Nobody has checked whether the
-    // node has what a static pod needs.
+    // The scheduler may know resources of the cluster that no node has. A static pod was not scheduled.
     if identity::is_static(pod)
         && let Some(requirements) = &container.resources
     {

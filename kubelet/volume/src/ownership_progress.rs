@@ -1,17 +1,17 @@
 //! Tells by events of the pod that the change of a volume's ownership takes long.
 
 use std::{
+    path::Path,
     pin::pin,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
+use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
-
-use crate::plugin::MountRequest;
 
 /// From the start of the change to the first event, and then between events.
 const FIRST: Duration = Duration::from_secs(30);
@@ -42,13 +42,14 @@ impl OwnershipProgress {
     }
 }
 
-/// Carries out `set_up`, and tells meanwhile if the change of the ownership takes long.
+/// Carries out `set_up` of the volume of a pod in `dir`, and tells meanwhile if the change of the
+/// ownership takes long.
 pub(super) async fn report<T>(
-    request: &MountRequest,
+    progress: &OwnershipProgress,
+    (pod, dir): (&Pod, &Path),
     events: &EventRecorder,
     set_up: impl Future<Output = T>,
 ) -> T {
-    let progress = &request.ownership_progress;
     let mut set_up = pin!(set_up);
     let (mut next, mut told) = (Instant::now() + FIRST, false);
     loop {
@@ -64,10 +65,10 @@ pub(super) async fn report<T>(
             continue;
         }
         let (subject, reason) = (
-            Subject::Pod(&request.pod),
+            Subject::Pod(pod),
             reason::VOLUME_PERMISSION_CHANGE_IN_PROGRESS,
         );
-        let dir = reported(request);
+        let dir = reported(pod, dir);
         if !told {
             let message = format_args!(
                 "Setting volume ownership for {dir} is taking longer than expected, {ADVICE}"
@@ -85,9 +86,9 @@ pub(super) async fn report<T>(
 }
 
 /// The volume's directory, from the pod's UID on.
-fn reported(request: &MountRequest) -> String {
-    let dir = request.dir.display().to_string();
-    let uid = PodUid::of(&request.pod);
+fn reported(pod: &Pod, dir: &Path) -> String {
+    let dir = dir.display().to_string();
+    let uid = PodUid::of(pod);
     match dir.find(uid.as_str()) {
         Some(start) => dir[start..].to_owned(),
         None => dir,
@@ -96,43 +97,10 @@ fn reported(request: &MountRequest) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::PathBuf, sync::Arc};
-
     use serde_json::json;
     use tokio::time::sleep;
 
     use super::*;
-    use crate::{
-        plugin::PodVolume,
-        spec::{VolumeMode, VolumeSource, VolumeSpec},
-    };
-
-    fn request() -> MountRequest {
-        let pod = json!({"metadata": {"uid": "uid", "name": "p", "namespace": "ns"}});
-        MountRequest {
-            pod: Arc::new(serde_json::from_value(pod).unwrap()),
-            spec: VolumeSpec {
-                name: "v".to_owned(),
-                source: VolumeSource::Inline(Box::default()),
-                read_only: false,
-                mode: VolumeMode::Filesystem,
-                capacity: None,
-            },
-            volume: PodVolume {
-                uid: PodUid::from("uid"),
-                plugin: "k/p".to_owned(),
-                name: "v".to_owned(),
-                mode: VolumeMode::Filesystem,
-            },
-            dir: PathBuf::from("/root/pods/uid/volumes/k~p/v"),
-            device: None,
-            attachment: None,
-            fs_group: None,
-            fs_user: None,
-            selinux_label: None,
-            ownership_progress: Arc::default(),
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn only_a_slow_change_is_told_and_how_far_it_is() {
@@ -142,15 +110,17 @@ mod tests {
             let events = std::iter::from_fn(|| told.try_recv().ok());
             events.filter_map(|event| event.message).collect::<Vec<_>>()
         };
-        let request = request();
-        let progress = &request.ownership_progress;
+        let pod = json!({"metadata": {"uid": "uid", "name": "p", "namespace": "ns"}});
+        let pod = serde_json::from_value(pod).unwrap();
+        let volume = (&pod, Path::new("/root/pods/uid/volumes/k~p/v"));
+        let progress = OwnershipProgress::default();
         // A slow mount, then a short change.
         let set_up = async {
             sleep(100 * second).await;
             progress.begin();
             sleep(29 * second).await;
         };
-        report(&request, &events, set_up).await;
+        report(&progress, volume, &events, set_up).await;
         assert_eq!(messages(), [""; 0]);
         let set_up = async {
             progress.begin();
@@ -159,7 +129,7 @@ mod tests {
             progress.count();
             sleep(120 * second).await;
         };
-        report(&request, &events, set_up).await;
+        report(&progress, volume, &events, set_up).await;
         let dir = "uid/volumes/k~p/v";
         let processed = format!("Setting volume ownership for {dir}, processed 2 files.");
         let expected = [

@@ -279,7 +279,8 @@ impl Steps<'_> {
             staged.inspect_err(|error| self.failed(staging, error))?;
         }
         let set_up = plugin.set_up(request);
-        let mounted = ownership_progress::report(request, &self.host.events, set_up).await;
+        let (progress, volume) = (&request.ownership_progress, (&*request.pod, &*request.dir));
+        let mounted = ownership_progress::report(progress, volume, &self.host.events, set_up).await;
         let mounted = mounted.inspect_err(|error| self.failed(setting_up, error))?;
         if first && request.volume.mode == VolumeMode::Block {
             let path = request.dir.display();
