@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     future::ready,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use k8s_openapi::{
@@ -30,6 +33,8 @@ pub(crate) struct MemoryObjects {
     objects: Mutex<BTreeMap<(String, String, String), Value>>,
     /// The patches of persistent volume claims.
     patches: Mutex<Vec<Value>>,
+    /// The number of reads of persistent volume claims.
+    claim_reads: AtomicUsize,
     /// The error of all reads while the API server is down.
     away: Mutex<Option<String>>,
 }
@@ -72,6 +77,11 @@ impl MemoryObjects {
         self.patches.lock().unwrap().clone()
     }
 
+    /// How often claims were read.
+    pub(crate) fn claim_reads(&self) -> usize {
+        self.claim_reads.load(Ordering::Relaxed)
+    }
+
     /// Makes all reads fail with `message`, or succeed again.
     pub(crate) fn set_away(&self, message: Option<&str>) {
         *self.away.lock().unwrap() = message.map(str::to_owned);
@@ -99,6 +109,9 @@ impl MemoryObjects {
         namespace: &str,
         name: &str,
     ) -> Answer<'_, Arc<T>> {
+        if resource == "persistentvolumeclaim" {
+            self.claim_reads.fetch_add(1, Ordering::Relaxed);
+        }
         let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
         if let Err(error) = self.check(resource, name) {
             return Box::pin(ready(Err(error)));

@@ -151,8 +151,10 @@ impl Expansion<'_> {
         let claim = objects.persistent_volume_claim(namespace, name).await?;
         let claim = expanded.claim.insert(claim);
         if self.request.spec.read_only {
-            let resize = ClaimResize::of(claim, capacity);
-            expanded.is_read_only = resize.is_some_and(|resize| !resize.is_known);
+            match ClaimResize::of(claim, capacity) {
+                Some(resize) if resize.is_known => expanded.known.size = Some(resize.bytes),
+                resize => expanded.is_read_only = resize.is_some(),
+            }
             return Ok(());
         }
         let Some(resize) = ClaimResize::of(claim, capacity) else {

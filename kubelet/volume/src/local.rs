@@ -57,11 +57,11 @@ impl VolumePlugin for Local {
         }
     }
 
-    /// A directory counts as a whole file system too, as upstream.
     fn takes_mount_options(&self) -> bool {
         true
     }
 
+    /// A directory counts as a whole file system too, as upstream.
     fn usage(&self, request: &MountRequest) -> UsageSource {
         let dir = request.dir.clone();
         match request.spec.mode {

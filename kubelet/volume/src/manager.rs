@@ -116,12 +116,11 @@ impl VolumeManager {
         let is_late = errors.is_empty();
         if is_late {
             errors.push(self.exceeded(&uid));
-            let unattached = self.world.lock().not_attached(&uid, &used);
-            if self.exceeds_attach_limit(&unattached).await {
-                let names = unattached.iter().map(|request| request.name().to_owned());
+            let unattached = self.without_place(&uid, &used).await;
+            if !unattached.is_empty() {
                 return Err(VolumeError::AttachLimitExceeded {
                     unmounted: self.world.lock().unmounted(&uid, &used),
-                    unattached: names.collect(),
+                    unattached,
                     why: errors.join("; "),
                 });
             }
@@ -141,14 +140,16 @@ impl VolumeManager {
         Err(error)
     }
 
-    /// Whether one of these volumes cannot be attached, because the node has as many as it can have.
-    async fn exceeds_attach_limit(&self, unattached: &[Arc<MountRequest>]) -> bool {
-        for request in unattached {
+    /// Names of the volumes that cannot be attached, because the node has as many as it can have.
+    async fn without_place(&self, uid: &PodUid, used: &[String]) -> Vec<String> {
+        let mut without = Vec::new();
+        let awaited = self.world.lock().awaiting_attachment(uid, used);
+        for request in awaited {
             let Some(plugin) = self.plugin(&request.volume.plugin) else {
                 continue;
             };
             match plugin.exceeds_attach_limit(&request.spec).await {
-                Ok(true) => return true,
+                Ok(true) => without.push(request.name().to_owned()),
                 Ok(false) => {}
                 Err(error) => debug!(
                     volume = request.name(), %error,
@@ -156,7 +157,7 @@ impl VolumeManager {
                 ),
             }
         }
-        false
+        without
     }
 
     /// The request for the plugin of the volume, and whether to refresh a mounted volume.

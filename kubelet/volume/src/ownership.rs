@@ -46,6 +46,7 @@ pub fn set(
         refused: None,
     };
     let changed = change.everything(dir);
+    progress.end();
     if let Some(error) = change.refused {
         warn!(
             path = %dir.display(), gid = group.gid, %error,

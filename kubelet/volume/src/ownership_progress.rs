@@ -36,6 +36,11 @@ impl OwnershipProgress {
         self.files.store(0, Ordering::Relaxed);
     }
 
+    /// All files are changed, or one could not be.
+    pub(super) fn end(&self) {
+        *self.started.lock() = None;
+    }
+
     /// One more file was changed.
     pub(super) fn count(&self) {
         self.files.fetch_add(1, Ordering::Relaxed);

@@ -255,8 +255,13 @@ impl StateOfWorld {
         unmounted.cloned().collect()
     }
 
-    /// The requests for volumes of a pod that a controller has to attach, and that are not mounted.
-    pub(super) fn not_attached(&self, uid: &PodUid, names: &[String]) -> Vec<Arc<MountRequest>> {
+    /// The requests for volumes of a pod that a controller has to attach, and that are not mounted: it
+    /// may not have attached them yet.
+    pub(super) fn awaiting_attachment(
+        &self,
+        uid: &PodUid,
+        names: &[String],
+    ) -> Vec<Arc<MountRequest>> {
         let volumes = names.iter().filter_map(|name| {
             let mount = self.mounts.get(self.names.get(uid)?.get(name)?)?;
             match (&mount.actual, &mount.wanted) {

@@ -285,6 +285,18 @@ async fn a_volume_that_is_only_read_does_not_grow() {
     let expected =
         ["Pod", "PersistentVolumeClaim"].map(|kind| (kind.to_owned(), message.to_owned()));
     assert_eq!(told, expected);
+
+    // It is looked at once more when it has grown elsewhere, and not with each sync.
+    let reads = async || {
+        let before = on.objects.claim_reads();
+        sleep(900 * SECOND).await;
+        on.objects.claim_reads() - before
+    };
+    let usual = reads().await;
+    on.put_volume(json!({"capacity": {"storage": "3Gi"}}), "3Gi");
+    let after = reads().await;
+    assert!(after <= usual + 3, "{after} instead of {usual}");
+    assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
 }
 
 #[tokio::test(start_paused = true)]

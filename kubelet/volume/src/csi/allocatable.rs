@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use kubelet_api_client::objects::Objects;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,7 @@ use tracing::{debug, warn};
 use super::{
     client::CsiError,
     csi_node::{CsiNodeError, CsiNodeKeeper, DriverInfo},
-    driver_store::DriverStore,
+    driver_store::{DriverStore, Question},
     policy::Policy,
 };
 
@@ -52,20 +53,22 @@ impl AllocatableKeeper {
         let keep = async {
             let mut schedules = BTreeMap::new();
             loop {
-                let full = self.drivers.take_full();
-                self.update_due(&mut schedules, &full).await;
+                let questions = self.drivers.take_questions();
+                self.update_due(&mut schedules, &questions).await;
+                drop(questions);
                 tokio::select! {
                     () = sleep(LOOK) => {}
-                    () = self.drivers.has_full() => {}
+                    () = self.drivers.has_questions() => {}
                 }
             }
         };
         cancel.run_until_cancelled(keep).await;
     }
 
-    async fn update_due(&self, schedules: &mut BTreeMap<String, Schedule>, full: &[String]) {
+    async fn update_due(&self, schedules: &mut BTreeMap<String, Schedule>, questions: &[Question]) {
         let names = self.drivers.names();
         schedules.retain(|name, _| names.contains(name));
+        let mut due = Vec::new();
         for name in names {
             // If the settings are unknown for the moment, the last ones count.
             let period = match Policy::of(&name, &*self.objects).await {
@@ -77,31 +80,28 @@ impl AllocatableKeeper {
                 continue;
             };
             let now = Instant::now();
-            let fresh = Schedule {
-                period,
-                next: now + period,
-            };
-            match schedules.get_mut(&name) {
-                Some(known) if known.period == period => {
-                    if known.next > now && !full.contains(&name) {
-                        continue;
-                    }
-                    *known = fresh;
-                }
-                _ => {
-                    schedules.insert(name.clone(), fresh);
-                    if !full.contains(&name) {
-                        continue;
-                    }
-                }
+            let known = schedules.get(&name).filter(|known| known.period == period);
+            let is_due = known.is_some_and(|known| known.next <= now);
+            let is_asked = questions.iter().any(|question| question.driver == name);
+            if is_due || is_asked || known.is_none() {
+                let next = now + period;
+                schedules.insert(name.clone(), Schedule { period, next });
             }
-            match self.update(&name).await {
-                Ok(()) => debug!(driver = name, "asked the CSI driver how many volumes fit"),
-                Err(error) => warn!(
-                    driver = name, %error,
-                    "cannot update how many volumes of the CSI driver the node can have"
-                ),
+            if is_due || is_asked {
+                due.push(name);
             }
+        }
+        // A driver that hangs does not keep others from their turn.
+        join_all(due.iter().map(|name| self.update_or_report(name))).await;
+    }
+
+    async fn update_or_report(&self, name: &str) {
+        match self.update(name).await {
+            Ok(()) => debug!(driver = name, "asked the CSI driver how many volumes fit"),
+            Err(error) => warn!(
+                driver = name, %error,
+                "cannot update how many volumes of the CSI driver the node can have"
+            ),
         }
     }
 
@@ -186,8 +186,7 @@ mod tests {
         driver.set_max_volumes(4);
         sleep(600 * second).await;
         assert_eq!(published(&server), 5, "the driver need not be asked");
-        drivers.set_full(DRIVER);
-        sleep(60 * second).await;
+        drivers.ask_again(DRIVER).await;
         assert_eq!(published(&server), 5, "the driver need not be asked");
 
         put_driver(&server, json!(100));
@@ -196,9 +195,8 @@ mod tests {
         sleep(60 * second).await;
         assert_eq!(published(&server), 4);
         driver.set_max_volumes(3);
-        drivers.set_full(DRIVER);
-        sleep(second).await;
-        assert_eq!(published(&server), 3, "at once");
+        drivers.ask_again(DRIVER).await;
+        assert_eq!(published(&server), 3, "before the answer");
         driver.set_max_volumes(2);
         sleep(120 * second).await;
         assert_eq!(published(&server), 2);

@@ -76,11 +76,12 @@ impl Csi {
         }
         let name = attachment_name(&source.volume_handle, driver, &self.host.node_name);
         let attachment = objects.volume_attachment(&name).await?;
-        let status = attachment.status.as_ref();
+        let status = attachment.status.as_ref().filter(|status| !status.attached);
         let error = status.and_then(|status| status.attach_error.as_ref());
         let is_full = error.and_then(|error| error.error_code) == Some(RESOURCE_EXHAUSTED);
         if is_full {
-            self.drivers.set_full(driver);
+            // The scheduler knows it before the pod's replacement comes.
+            self.drivers.ask_again(driver).await;
         }
         Ok(is_full)
     }

@@ -1,30 +1,37 @@
 //! The CSI drivers that are registered with this kubelet.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    path::PathBuf,
-    str::FromStr,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
 
 use super::{
     client::{CsiError, NodeClient},
     metrics::CsiMetrics,
 };
 
+/// How long a pod waits for an answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
 /// The drivers by name.
 #[derive(Debug, Default)]
 pub struct DriverStore {
     drivers: Mutex<BTreeMap<String, Driver>>,
-    /// Drivers of volumes that could not be attached because the node has no place.
-    full: Mutex<BTreeSet<String>>,
-    became_full: Notify,
+    /// Who waits until a driver was asked again how many of its volumes the node can have.
+    questions: Mutex<Vec<Question>>,
+    asked: Notify,
     metrics: Arc<CsiMetrics>,
+}
+
+/// Asks how many volumes of a driver the node can have now.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) driver: String,
+    _answer: oneshot::Sender<()>,
 }
 
 /// A driver. Drivers that have the same name differ in their versions.
@@ -55,20 +62,27 @@ impl DriverStore {
         self.drivers.lock().keys().cloned().collect()
     }
 
-    /// Records that the node has no place for volumes of a driver.
-    pub(super) fn set_full(&self, name: &str) {
-        self.full.lock().insert(name.to_owned());
-        self.became_full.notify_one();
+    /// Returns once a driver was asked again how many of its volumes the node can have, or that takes
+    /// too long.
+    pub(super) async fn ask_again(&self, name: &str) {
+        let (answer, answered) = oneshot::channel();
+        let question = Question {
+            driver: name.to_owned(),
+            _answer: answer,
+        };
+        self.questions.lock().push(question);
+        self.asked.notify_one();
+        let _ = timeout(ANSWER_LIMIT, answered).await;
     }
 
-    /// Takes the drivers for whose volumes the node has no place.
-    pub(super) fn take_full(&self) -> Vec<String> {
-        std::mem::take(&mut *self.full.lock()).into_iter().collect()
+    /// Takes the questions. They are answered when they are dropped.
+    pub(super) fn take_questions(&self) -> Vec<Question> {
+        std::mem::take(&mut *self.questions.lock())
     }
 
-    /// Returns once there is such a driver.
-    pub(super) async fn has_full(&self) {
-        self.became_full.notified().await;
+    /// Returns once there is a question.
+    pub(super) async fn has_questions(&self) {
+        self.asked.notified().await;
     }
 
     pub(super) fn version(&self, name: &str) -> Option<Version> {

@@ -8,6 +8,9 @@ use kubelet_api_client::objects::Objects;
 use super::source::{Lifecycle, Source};
 use crate::VolumeError;
 
+/// The API server accepts any number of seconds; instants have an end.
+const LONGEST_PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The volumes of a driver whose files the kubelet gives to a pod's `fsGroup`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupPolicy {
@@ -70,7 +73,7 @@ impl Policy {
     pub(super) fn allocatable_period(&self) -> Option<Duration> {
         let seconds = self.spec.node_allocatable_update_period_seconds?;
         let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
-        Some(Duration::from_secs(seconds))
+        Some(Duration::from_secs(seconds).min(LONGEST_PERIOD))
     }
 
     /// Checks whether the driver supports volumes with this lifecycle.
