@@ -41,7 +41,7 @@ pub enum VerbosityError {
 }
 
 /// Starts logging. `verbosity` is that of `-v`: up to 3 logs changes of state, 4 and 5 also their
-/// reasons, 6 and more each step. Libraries log one level less. That of `modules` takes precedence.
+/// reasons, 6 and more each step. Libraries log one level less. Single `modules` can log more.
 /// `traces` get their spans, which the log leaves out.
 pub fn init(
     verbosity: u32,

@@ -26,7 +26,7 @@ pub(super) struct Verbosity {
 
 impl Verbosity {
     /// Up to 3 writes changes of state, 4 and 5 also their reasons, 6 and more each step. Libraries
-    /// write one level less. The first of `modules` that matches takes precedence.
+    /// write one level less. A module can write more: by the first of `modules` that matches.
     pub(super) fn new(verbosity: u32, modules: &[ModuleVerbosity]) -> Self {
         let own = level(verbosity);
         let libraries = match own {
@@ -55,10 +55,9 @@ impl Verbosity {
             return false;
         }
         let mut modules = self.modules.iter();
-        match modules.find(|(pattern, _)| is_module(pattern, target)) {
-            Some((_, level)) => metadata.level() <= level,
-            None => self.all.would_enable(target, metadata.level()),
-        }
+        let module = modules.find(|(pattern, _)| is_module(pattern, target));
+        module.is_some_and(|(_, level)| metadata.level() <= level)
+            || self.all.would_enable(target, metadata.level())
     }
 }
 
@@ -196,6 +195,6 @@ mod tests {
             .lines()
             .filter_map(|line| line.rsplit(' ').next())
             .collect();
-        assert_eq!(words, ["one", "two", "five", "six"]);
+        assert_eq!(words, ["one", "two", "four", "five", "six"]);
     }
 }
