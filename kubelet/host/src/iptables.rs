@@ -96,6 +96,14 @@ impl Failure {
     const fn is_no(&self) -> bool {
         matches!(self, Self::Refused { code: Some(1), .. })
     }
+
+    /// Another user of the lock, such as a network plugin, says nothing about this machine.
+    fn ignore_contention(self) -> Result<(), Self> {
+        match self {
+            Self::Refused { code: Some(4), .. } => Ok(()),
+            other => Err(other),
+        }
+    }
 }
 
 impl UtilityChains {
@@ -119,14 +127,21 @@ impl UtilityChains {
     /// iptables: no program that needs the chains can be there.
     pub async fn keep(self, period: Duration, cancel: CancellationToken) {
         let keep = async {
-            if let Err(error) = self.run(&["-S", "POSTROUTING", "-t", "nat"]).await {
+            let present = self.run(&["-S", "POSTROUTING", "-t", "nat"]).await;
+            if let Err(error) = present.or_else(Failure::ignore_contention) {
                 info!(%error, family = ?self.family, "no iptables; not creating the utility chains");
                 return;
             }
+            // The canaries of an earlier kubelet do not stand for all of today's chains and rules.
+            let mut created = false;
             let mut failed = false;
             loop {
-                match self.restore().await {
-                    Ok(()) => failed = false,
+                let kept = match created {
+                    true => self.restore().await,
+                    false => self.create().await,
+                };
+                match kept {
+                    Ok(()) => (created, failed) = (true, false),
                     // Such as another user of the lock.
                     Err(error) if failed => debug!(%error, "no iptables utility chains"),
                     Err(error) => {
@@ -153,9 +168,7 @@ impl UtilityChains {
         while self.canaries().await? > 0 && started.elapsed() < FLUSH_LIMIT {
             time::sleep(FLUSH_POLL).await;
         }
-        self.create().await?;
-        info!(family = ?self.family, "created the iptables utility chains");
-        Ok(())
+        self.create().await
     }
 
     /// How many canaries exist.
@@ -185,6 +198,7 @@ impl UtilityChains {
         for table in CANARY_TABLES {
             self.ensure_chain(table, CANARY).await?;
         }
+        info!(family = ?self.family, "the iptables utility chains are in place");
         Ok(())
     }
 
