@@ -33,6 +33,10 @@ const LATENCY: &str = "25ms";
 /// What may be sent at once: 10 ms at the limit, and at least a few of the largest packets.
 const BURSTS_PER_SECOND: u64 = 100;
 const MIN_BURST: u64 = 128 << 10;
+/// tc's bursts have 32 bits.
+const MAX_BURST: u64 = 1 << 30;
+/// For one run of tc, in seconds.
+const TIME_LIMIT: &str = "30";
 
 /// The limits of all sandboxes.
 #[derive(Debug)]
@@ -82,6 +86,9 @@ impl Shaping {
     /// # Errors
     /// `InvalidArgument` naming the annotation; `FailedPrecondition` if a limit cannot be set.
     pub async fn set(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        if Limits::of(&sandbox.status.annotations)? == Limits::default() {
+            return Ok(());
+        }
         let mut attempts = self.attempts.lock().await;
         self.try_to_set(sandbox, &mut attempts).await
     }
@@ -175,8 +182,10 @@ fn apply(
 /// Limits what leaves through a device, to bits per second.
 fn limit(program: &Path, device: &Path, rate: u64) -> Result<(), ShapingError> {
     let device = device.file_name().unwrap_or(OsStr::new(""));
-    let burst = (rate / 8 / BURSTS_PER_SECOND).max(MIN_BURST);
-    let mut command = Command::new(program);
+    let burst = (rate / 8 / BURSTS_PER_SECOND).clamp(MIN_BURST, MAX_BURST);
+    // A hung tc would keep all limited pods waiting.
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", TIME_LIMIT]).arg(program);
     command.args(["qdisc", "replace", "dev"]).arg(device);
     command.args(["root", "tbf", "rate", &format!("{rate}bit")]);
     command.args(["burst", &format!("{burst}b"), "latency", LATENCY]);

@@ -12,7 +12,7 @@ use tonic::Code;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The token bucket filters of a network namespace, without their handles.
+/// The rates of the token bucket filters of a network namespace.
 fn filters(listed: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(listed);
     let filters = text.lines().filter(|line| line.starts_with("qdisc tbf"));
