@@ -113,7 +113,7 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     oom_score::set(settings.oom_score_adj);
     let results = runtime.block_on(run::run(settings).boxed_local());
     if let Some(traces) = traces {
-        traces.finish();
+        traces.finish(SHUTDOWN_LIMIT);
     }
     runtime.shutdown_timeout(SHUTDOWN_LIMIT);
     let results = results?;

@@ -147,11 +147,13 @@ mod tests {
         let (events, mut told) = EventRecorder::new("node");
         let options = options(&path, "");
         let cancel = CancellationToken::new();
+        fs::write(&path, searches(33, 9)).unwrap();
         let change = async {
-            for text in [searches(33, 9), searches(2, 9), searches(33, 9)] {
-                fs::write(&path, text).unwrap();
+            for text in [searches(2, 9), searches(33, 9)] {
                 time::sleep(3 * PERIOD).await;
+                fs::write(&path, text).unwrap();
             }
+            time::sleep(3 * PERIOD).await;
             cancel.cancel();
         };
         tokio::join!(watch(&options, &events, cancel.clone()), change);

@@ -28,7 +28,11 @@ pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
     let endpoint = tracing.endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT);
     let scheme = endpoint.split_once("://").map(|(scheme, _)| scheme);
     let is_abstract = endpoint.starts_with("unix-abstract:");
-    if is_abstract || !matches!(scheme, None | Some("dns" | "unix")) {
+    // Another name server than the machine's.
+    let names_server = endpoint
+        .strip_prefix("dns://")
+        .is_some_and(|rest| rest.find('/').is_some_and(|at| at > 0));
+    if is_abstract || names_server || !matches!(scheme, None | Some("dns" | "unix")) {
         let rule = "must be a host and port, or a socket, such as unix:///run/otlp.sock";
         faults.add("tracing.endpoint", format_args!("{endpoint:?}"), rule);
     }
@@ -68,6 +72,11 @@ mod tests {
         for (endpoint, rate, field) in [
             (Some("http://collector.example"), None, "tracing.endpoint: "),
             (Some("unix-abstract:otlp"), None, "tracing.endpoint: "),
+            (
+                Some("dns://192.0.2.1/collector:4317"),
+                None,
+                "tracing.endpoint: ",
+            ),
             (None, Some(-1), "tracing.samplingRatePerMillion: "),
             (None, Some(MILLION + 1), "tracing.samplingRatePerMillion: "),
         ] {

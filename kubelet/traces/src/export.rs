@@ -23,8 +23,6 @@ use crate::TARGET;
 const SERVICE: &str = "kubelet";
 /// The deadline of an export.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// How long the last spans may take at the end.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The export of spans (`tracing`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,9 +99,9 @@ impl Export {
             .with_filter(Targets::new().with_target(TARGET, LevelFilter::TRACE))
     }
 
-    /// Exports what is left. Blocks, briefly.
-    pub fn finish(self) {
-        if let Err(error) = self.provider.shutdown_with_timeout(FAREWELL) {
+    /// Exports what is left, which may take as long as `limit`. Blocks.
+    pub fn finish(self, limit: Duration) {
+        if let Err(error) = self.provider.shutdown_with_timeout(limit) {
             warn!(%error, "the last traces were not exported");
         }
     }
@@ -111,12 +109,11 @@ impl Export {
 
 /// A host and port has no scheme, unlike a socket.
 fn endpoint(text: &str) -> Result<Endpoint, transport::Error> {
-    let text = text.strip_prefix("dns://").unwrap_or(text);
-    let text = text.trim_start_matches('/');
-    match text.contains("://") {
-        true => Endpoint::from_shared(text.to_owned()),
-        false => Endpoint::from_shared(format!("http://{text}")),
+    if text.starts_with("unix:") {
+        return Endpoint::from_shared(text.to_owned());
     }
+    let text = text.strip_prefix("dns://").unwrap_or(text);
+    Endpoint::from_shared(format!("http://{}", text.trim_start_matches('/')))
 }
 
 /// Logs when the export begins to fail, and when it works again.

@@ -30,11 +30,11 @@ pub fn client_request<B>(request: &mut Request<B>) -> Span {
     let span = info_span!(
         target: TARGET,
         "request",
-        otel.name = format_args!("HTTP {}", request.method()),
+        otel.name = format_args!("HTTP {}", bounded(request.method().as_str())),
         otel.kind = "client",
         otel.status_code = Empty,
         otel.status_description = Empty,
-        http.request.method = request.method().as_str(),
+        http.request.method = bounded(request.method().as_str()),
         http.response.status_code = Empty,
         url.path = bounded(request.uri().path()),
         server.address = request.uri().host(),
@@ -53,7 +53,7 @@ pub fn server_request<B>(request: &Request<B>, route: &str, is_trusted: bool) ->
         otel.kind = "server",
         otel.status_code = Empty,
         otel.status_description = Empty,
-        http.request.method = request.method().as_str(),
+        http.request.method = bounded(request.method().as_str()),
         http.response.status_code = Empty,
         url.path = bounded(request.uri().path()),
     );

@@ -22,6 +22,8 @@ use tracing_subscriber::{Registry, layer::SubscriberExt as _};
 
 use super::*;
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A collector in memory.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
@@ -92,7 +94,7 @@ where
     let work = move || {
         let subscriber = Registry::default().with(export.layer());
         with_default(subscriber, || runtime.block_on(work()));
-        export.finish();
+        export.finish(PATIENCE);
     };
     kubelet_host::repeatable::blocking(work).await.unwrap();
 }
