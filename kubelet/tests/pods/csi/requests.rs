@@ -286,7 +286,7 @@ async fn a_volume_that_is_only_read_does_not_grow() {
         ["Pod", "PersistentVolumeClaim"].map(|kind| (kind.to_owned(), message.to_owned()));
     assert_eq!(told, expected);
 
-    // It is looked at once more when it has grown elsewhere, and not with each sync.
+    // The kubelet reads the claim once more when the volume has grown elsewhere, not with each sync.
     let reads = async || {
         let before = on.objects.claim_reads();
         sleep(900 * SECOND).await;
