@@ -15,9 +15,9 @@ const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 /// Limits in bits per second; unlimited if unset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Of what the pod receives.
+    /// The limit of what the pod receives.
     pub ingress: Option<u64>,
-    /// Of what the pod sends.
+    /// The limit of what the pod sends.
     pub egress: Option<u64>,
 }
 

@@ -163,7 +163,7 @@ impl UtilityChains {
         if self.canaries().await? == CANARY_TABLES.len() {
             return Ok(());
         }
-        // Who flushes one table flushes the others next. What is created meanwhile would go, too.
+        // A flush goes from table to table, and would remove what is created meanwhile.
         let started = Instant::now();
         while self.canaries().await? > 0 && started.elapsed() < FLUSH_LIMIT {
             time::sleep(FLUSH_POLL).await;

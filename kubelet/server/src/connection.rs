@@ -304,7 +304,7 @@ async fn answer_who_is_let_in(
     // They are for authentication only.
     remove_tokens(&mut head.headers);
     let request = Request::from_parts(head, Body::new(body));
-    // Who is admitted to the secure port may decide what is traced.
+    // Clients that the secure port admits may decide what is traced.
     let is_trusted = service.guard.is_some();
     let span = match service.counted {
         Some(_) => server_request(&request, route(request.uri().path()), is_trusted),

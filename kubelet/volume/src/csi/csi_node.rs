@@ -116,7 +116,7 @@ enum CsiNodeChange<'a> {
     /// Ensure that the `CSINode` exists.
     Begin,
     Install(&'a DriverInfo),
-    /// Of the `CSINode` alone.
+    /// Changes the `CSINode` alone.
     Update(&'a DriverInfo),
     Uninstall(&'a str),
 }

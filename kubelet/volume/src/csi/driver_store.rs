@@ -21,7 +21,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct DriverStore {
     drivers: Mutex<BTreeMap<String, Driver>>,
-    /// Who waits until a driver was asked again how many of its volumes the node can have.
+    /// Questions how many volumes of a driver the node can have now.
     questions: Mutex<Vec<Question>>,
     asked: Notify,
     metrics: Arc<CsiMetrics>,
