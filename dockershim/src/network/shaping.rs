@@ -37,6 +37,8 @@ const MIN_BURST: u64 = 128 << 10;
 const MAX_BURST: u64 = 1 << 30;
 /// For one run of tc, in seconds.
 const TIME_LIMIT: &str = "30";
+/// The exit code of timeout(1) if it finds no such program.
+const NOT_FOUND: i32 = 127;
 
 /// The limits of all sandboxes.
 #[derive(Debug)]
@@ -63,8 +65,10 @@ enum ShapingError {
     Port(#[from] BridgePortError),
     #[error("cannot enter the sandbox's network namespace: {0}")]
     Namespace(#[source] io::Error),
-    #[error("cannot run {}: {source}; install iproute2", program.display())]
-    Program { program: PathBuf, source: io::Error },
+    #[error("cannot run timeout of coreutils: {0}")]
+    Timeout(#[source] io::Error),
+    #[error("{} is not installed; install iproute2", .0.display())]
+    NotInstalled(PathBuf),
     #[error("{command}: {output}")]
     Refused { command: String, output: String },
     #[error("panicked: this is a bug")]
@@ -190,15 +194,43 @@ fn limit(program: &Path, device: &Path, rate: u64) -> Result<(), ShapingError> {
     command.args(["root", "tbf", "rate", &format!("{rate}bit")]);
     command.args(["burst", &format!("{burst}b"), "latency", LATENCY]);
     let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|source| ShapingError::Program {
-        program: program.to_owned(),
-        source,
-    })?;
+    let output = output.map_err(ShapingError::Timeout)?;
     if output.status.success() {
         return Ok(());
     }
+    if output.status.code() == Some(NOT_FOUND) {
+        return Err(ShapingError::NotInstalled(program.to_owned()));
+    }
+    let wrote = String::from_utf8_lossy(&output.stderr);
     Err(ShapingError::Refused {
         command: format!("{command:?}").replace('"', ""),
-        output: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        output: format!("{} {}", output.status, wrote.trim()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tc_is_named_with_its_package() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("tc");
+        let error = limit(&program, Path::new("/sys/class/net/none"), 1_000).unwrap_err();
+        let expected = format!("{} is not installed; install iproute2", program.display());
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn what_tc_refuses_is_said_with_its_words() {
+        let refusal = Path::new("/sys/class/net/no-such-device");
+        let error = limit(Path::new("ls"), refusal, 1_000)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("ls qdisc replace dev no-such-device root tbf rate 1000bit"),
+            "{error}"
+        );
+        assert!(error.contains("exit status: 2"), "{error}");
+    }
 }
