@@ -288,6 +288,7 @@ mod tests {
                 read_only,
                 mode: VolumeMode::Filesystem,
                 capacity: None,
+                migrated: false,
             },
             attributes: Attributes {
                 read_only,

@@ -68,17 +68,24 @@ fn volume_source(volume: &Volume, path: &str, found: &mut UnsupportedFields<'_>)
     let kind = volume_kind(volume);
     let is_built = matches!(
         kind.as_str(),
-        "configMap"
+        "awsElasticBlockStore"
+            | "azureDisk"
+            | "azureFile"
+            | "cinder"
+            | "configMap"
             | "csi"
             | "downwardAPI"
             | "emptyDir"
             | "ephemeral"
+            | "gcePersistentDisk"
             | "hostPath"
             | "image"
             | "nfs"
             | "persistentVolumeClaim"
+            | "portworxVolume"
             | "projected"
             | "secret"
+            | "vsphereVolume"
     );
     found.when(!is_built, format!("{path}.{kind}"), "volumes of this kind");
 }

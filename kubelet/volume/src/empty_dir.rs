@@ -246,6 +246,7 @@ mod tests {
                     read_only: false,
                     mode: VolumeMode::Filesystem,
                     capacity: None,
+                    migrated: false,
                 },
                 dir: self.plugin().host.volume_dir(&volume),
                 volume,

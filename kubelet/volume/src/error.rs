@@ -18,21 +18,6 @@ pub enum VolumeError {
     /// The kind of volume is not supported, or the volume has no source.
     #[error("volume {0:?}: no volume plugin matches this kind of volume")]
     Unsupported(String),
-    /// The persistent volume is of an in-tree kind that was migrated to a CSI driver.
-    #[error(
-        "volume {volume:?}: persistent volume {persistent:?} is of the kind {kind}, which this \
-         kubelet does not migrate to CSI: recreate it with spec.csi.driver {driver}"
-    )]
-    NotTranslated {
-        /// Name of the volume in the pod.
-        volume: String,
-        /// Name of the persistent volume.
-        persistent: String,
-        /// Field of the persistent volume's spec.
-        kind: &'static str,
-        /// Name of the CSI driver.
-        driver: &'static str,
-    },
     /// A volume on disk belongs to a plugin that this kubelet does not have.
     #[error("{0:?} belongs to a volume plugin that this kubelet does not have")]
     UnknownPlugin(PathBuf),

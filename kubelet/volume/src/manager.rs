@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{
-    VolumeError, VolumeHost, in_tree,
+    VolumeError, VolumeHost,
     metrics::StorageMetrics,
     mounted::{MountedVolume, MountedVolumes},
     plugin::{Device, FsGroup, MountRequest, PodVolume, VolumePlugin},
@@ -170,7 +170,7 @@ impl VolumeManager {
             .plugins
             .iter()
             .find(|plugin| plugin.supports(&spec))
-            .ok_or_else(|| in_tree::unsupported(&spec))?;
+            .ok_or_else(|| VolumeError::Unsupported(spec.name.clone()))?;
         let device = plugin.device(&spec)?.map(|name| Device {
             plugin: plugin.name().to_owned(),
             name,
@@ -179,7 +179,8 @@ impl VolumeManager {
         let volume = PodVolume {
             uid: PodUid::of(pod),
             plugin: plugin.name().to_owned(),
-            name: spec.inner_name().to_owned(),
+            // Names of disks may have slashes.
+            name: spec.inner_name().replace('/', "~"),
             mode: spec.mode,
         };
         let selinux_label = self.selinux_label(pod, &spec, &**plugin).await?;

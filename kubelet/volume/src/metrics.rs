@@ -34,30 +34,29 @@ impl Default for StorageMetrics {
 impl StorageMetrics {
     /// Records a finished operation.
     pub(super) fn ended(&self, job: &VolumeOperation, succeeded: bool, took: Duration) {
-        let (plugin, operation) = match job {
+        let (plugin, operation, migrated) = match job {
             VolumeOperation::SetUp { request, .. } => {
                 let operation = match request.volume.mode {
                     VolumeMode::Filesystem => "volume_mount",
                     VolumeMode::Block => "map_volume",
                 };
-                (&request.volume.plugin, operation)
+                (&request.volume.plugin, operation, request.spec.migrated)
             }
             VolumeOperation::TearDown { volume, .. } => {
                 let operation = match volume.mode {
                     VolumeMode::Filesystem => "volume_unmount",
                     VolumeMode::Block => "unmap_volume",
                 };
-                (&volume.plugin, operation)
+                (&volume.plugin, operation, false)
             }
-            VolumeOperation::Unstage(device) => (&device.plugin, "unmount_device"),
+            VolumeOperation::Unstage(device) => (&device.plugin, "unmount_device", false),
         };
         let status = if succeeded { "success" } else { "fail-unknown" };
         let labels = [
             Cow::Owned(plugin.clone()),
             Cow::Borrowed(operation),
             Cow::Borrowed(status),
-            // In-tree volumes are never translated to CSI here.
-            Cow::Borrowed("false"),
+            Cow::Borrowed(if migrated { "true" } else { "false" }),
         ];
         self.operations.with(labels).observe_duration(took);
     }

@@ -77,6 +77,7 @@ mod tests {
             read_only: false,
             mode,
             capacity: None,
+            migrated: false,
         };
         let plugins = all(&host(), Arc::default());
         let plugin = plugins.iter().find(|plugin| plugin.supports(&spec));

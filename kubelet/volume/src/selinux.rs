@@ -135,6 +135,7 @@ mod tests {
             read_only: false,
             mode: VolumeMode::Filesystem,
             capacity: None,
+            migrated: false,
         };
         let selinux = SeLinux::of(root.path()).unwrap();
         let pod = serde_json::from_value(pod).unwrap();

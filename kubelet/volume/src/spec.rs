@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, P
 use kubelet_api_client::objects::Objects;
 use kubelet_pod_spec::{identity, resources};
 
-use super::VolumeError;
+use super::{VolumeError, in_tree};
 
 /// How containers see a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,8 @@ pub struct VolumeSpec {
     pub mode: VolumeMode,
     /// Its capacity, if the volume may grow.
     pub capacity: Option<Capacity>,
+    /// The source was translated to CSI from a kind that Kubernetes had built in.
+    pub migrated: bool,
 }
 
 /// The size of a persistent volume, in bytes.
@@ -161,18 +163,12 @@ pub async fn resolve(
     uses: &[VolumeMode],
     objects: &dyn Objects,
 ) -> Result<VolumeSpec, VolumeError> {
+    let namespace = identity::namespace(pod);
     let Some(claim_name) = claim_name(pod, volume) else {
-        return Ok(VolumeSpec {
-            name: volume.name.clone(),
-            source: VolumeSource::Inline(Box::new(volume.clone())),
-            read_only: false,
-            mode: VolumeMode::Filesystem,
-            capacity: None,
-        });
+        return inline(volume, namespace);
     };
     let source = volume.persistent_volume_claim.as_ref();
     let read_only = source.and_then(|source| source.read_only);
-    let namespace = identity::namespace(pod);
     let failed = |why: String| VolumeError::Claim {
         claim: format!("{namespace}/{claim_name}"),
         why,
@@ -205,13 +201,37 @@ pub async fn resolve(
             used_as,
         });
     }
+    let translated = in_tree::persistent(&persistent).map_err(|why| {
+        let why = format!("persistent volume {volume_name:?} cannot be used by CSI: {why}");
+        VolumeError::invalid(&volume.name, why)
+    })?;
     let read_only = read_only.unwrap_or_default();
     Ok(VolumeSpec {
         name: volume.name.clone(),
         read_only,
         mode,
         capacity: capacity(&persistent, &claim),
-        source: VolumeSource::Persistent(persistent),
+        migrated: translated.is_some(),
+        source: VolumeSource::Persistent(translated.map_or(persistent, Arc::new)),
+    })
+}
+
+/// A volume whose source is in the pod's spec.
+fn inline(volume: &Volume, namespace: &str) -> Result<VolumeSpec, VolumeError> {
+    let translated = in_tree::inline(volume, namespace)?;
+    let csi = translated
+        .as_ref()
+        .and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
+    Ok(VolumeSpec {
+        name: volume.name.clone(),
+        read_only: csi.and_then(|source| source.read_only).unwrap_or_default(),
+        mode: VolumeMode::Filesystem,
+        capacity: None,
+        migrated: translated.is_some(),
+        source: match translated {
+            Some(volume) => VolumeSource::Persistent(Arc::new(volume)),
+            None => VolumeSource::Inline(Box::new(volume.clone())),
+        },
     })
 }
 

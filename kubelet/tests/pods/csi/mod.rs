@@ -5,6 +5,7 @@ mod faults;
 mod forgotten;
 mod growth;
 mod life;
+mod migrated;
 mod requests;
 mod selinux;
 mod usage;

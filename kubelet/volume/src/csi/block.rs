@@ -102,7 +102,10 @@ impl Csi {
         if is_ready(&paths.data, &paths.staging).await? {
             return Ok(());
         }
-        let client = self.drivers.client(&source.driver)?;
+        let client = self
+            .drivers
+            .client(&source.driver)?
+            .of_volume(source.migrated);
         let policy = Policy::of(&source.driver, &*self.host.objects).await?;
         let publish_context = self.publish_context(&source, &policy).await?;
         let capabilities = client.capabilities().await?;
@@ -165,7 +168,10 @@ impl Csi {
         if is_mapped(request, &paths).await? {
             return Ok(Mounted::Device(link));
         }
-        let client = self.drivers.client(&source.driver)?;
+        let client = self
+            .drivers
+            .client(&source.driver)?
+            .of_volume(source.migrated);
         let policy = Policy::of(&source.driver, &*self.host.objects).await?;
         let publish_context = self.publish_context(&source, &policy).await?;
         let capabilities = client.capabilities().await?;

@@ -109,6 +109,7 @@ pub(super) struct NodeClient {
     channel: Channel,
     metrics: Arc<CsiMetrics>,
     deadline: Instant,
+    migrated: bool,
 }
 
 impl NodeClient {
@@ -118,7 +119,14 @@ impl NodeClient {
             channel: socket::channel(endpoint),
             metrics,
             deadline: Instant::now() + OPERATION_LIMIT,
+            migrated: false,
         }
+    }
+
+    /// The client, for a volume that may have been translated to CSI.
+    pub(super) fn of_volume(mut self, migrated: bool) -> Self {
+        self.migrated = migrated;
+        self
     }
 
     pub(super) async fn info(&self) -> Result<NodeGetInfoResponse, CsiError> {
@@ -205,7 +213,8 @@ impl NodeClient {
             answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("context deadline exceeded")));
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         let took = begun.elapsed();
-        self.metrics.called(&self.driver, rpc, code, took);
+        self.metrics
+            .called(&self.driver, self.migrated, rpc, code, took);
         let status = match answer {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,

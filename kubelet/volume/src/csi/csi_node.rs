@@ -31,10 +31,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::in_tree;
+
 /// Annotation with the node's ids by driver, as JSON.
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
-/// Annotation with the in-tree plugins whose volumes the kubelet translates to CSI. This kubelet
-/// translates none, and removes what an earlier kubelet on this node may have written.
+/// Annotation with the in-tree plugins whose volumes the kubelet translates to CSI, separated by
+/// commas. Only then do the cluster's controllers and the scheduler translate them too.
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 /// Attempts per change, and the delay after the first one, which grows fivefold with each further
 /// attempt; as upstream.
@@ -369,19 +371,22 @@ fn make(csi_node: &mut CSINode, change: CsiNodeChange<'_>) {
         CsiNodeChange::Begin => {}
         CsiNodeChange::Install(driver) | CsiNodeChange::Update(driver) => {
             let wanted = entry(driver);
-            if drivers.iter().any(|known| is_same(known, &wanted)) {
-                return;
+            if !drivers.iter().any(|known| is_same(known, &wanted)) {
+                drivers.retain(|known| known.name != driver.name);
+                drivers.push(wanted);
             }
-            drivers.retain(|known| known.name != driver.name);
-            drivers.push(wanted);
         }
         CsiNodeChange::Uninstall(driver) => {
             drivers.retain(|known| known.name != driver);
             return;
         }
     }
-    if let Some(annotations) = &mut csi_node.metadata.annotations {
-        annotations.remove(MIGRATED);
+    let annotations = csi_node.metadata.annotations.get_or_insert_default();
+    let known = annotations
+        .get(MIGRATED)
+        .map(|known| known.split(',').collect());
+    if known != Some(BTreeSet::from(in_tree::PLUGINS)) {
+        annotations.insert(MIGRATED.to_owned(), in_tree::PLUGINS.join(","));
     }
 }
 

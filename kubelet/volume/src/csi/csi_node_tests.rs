@@ -81,8 +81,8 @@ async fn the_cluster_knows_the_drivers_of_the_node() {
     let csi_node = setup.server.object(CSI_NODES, "n").unwrap();
     let owner = &csi_node["metadata"]["ownerReferences"][0];
     assert_eq!(*owner, setup.owner());
-    // In-tree volumes are not translated.
-    assert_eq!(csi_node["metadata"]["annotations"][MIGRATED], Value::Null);
+    let migrated = json!(in_tree::PLUGINS.join(","));
+    assert_eq!(csi_node["metadata"]["annotations"][MIGRATED], migrated);
 
     let zoned = DriverInfo {
         max_volumes: 39,
@@ -205,7 +205,7 @@ async fn what_could_not_be_told_is_told_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_kubelet_translated_is_not_told_any_more() {
+async fn the_list_of_an_earlier_kubelet_is_replaced() {
     let setup = Setup::new();
     let owner = setup.owner();
     let annotations = json!({"kept": "x", MIGRATED: "kubernetes.io/gce-pd"});
@@ -218,5 +218,6 @@ async fn what_an_earlier_kubelet_translated_is_not_told_any_more() {
     );
     setup.settle().await;
     let csi_node = setup.server.object(CSI_NODES, "n").unwrap();
-    assert_eq!(csi_node["metadata"]["annotations"], json!({"kept": "x"}));
+    let wanted = json!({"kept": "x", MIGRATED: in_tree::PLUGINS.join(",")});
+    assert_eq!(csi_node["metadata"]["annotations"], wanted);
 }

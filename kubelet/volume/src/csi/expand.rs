@@ -19,7 +19,10 @@ impl Csi {
         bytes: i64,
     ) -> Result<Growth, VolumeError> {
         let source = Source::of(request)?;
-        let client = self.drivers.client(&source.driver)?;
+        let client = self
+            .drivers
+            .client(&source.driver)?
+            .of_volume(source.migrated);
         let capabilities = client.capabilities().await?;
         if !capabilities.has(Capability::ExpandVolume) {
             let why = format!(

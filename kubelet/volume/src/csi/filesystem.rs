@@ -65,7 +65,10 @@ impl Csi {
         if is_ready(&dir, &target).await? {
             return Ok(());
         }
-        let client = self.drivers.client(&source.driver)?;
+        let client = self
+            .drivers
+            .client(&source.driver)?
+            .of_volume(source.migrated);
         let policy = Policy::of(&source.driver, &*self.host.objects).await?;
         let publish_context = self.publish_context(&source, &policy).await?;
         let capabilities = client.capabilities().await?;
@@ -129,7 +132,10 @@ impl Csi {
                 return Ok(Mounted::Path(target));
             }
         }
-        let client = self.drivers.client(&source.driver)?;
+        let client = self
+            .drivers
+            .client(&source.driver)?
+            .of_volume(source.migrated);
         let policy = Policy::of(&source.driver, objects).await?;
         policy.check(&source.driver, source.lifecycle)?;
         let capabilities = client.capabilities().await?;

@@ -30,13 +30,19 @@ impl Default for CsiMetrics {
 
 impl CsiMetrics {
     /// Records a call of the node service.
-    pub(super) fn called(&self, driver: &str, rpc: &str, code: Code, took: Duration) {
+    pub(super) fn called(
+        &self,
+        driver: &str,
+        migrated: bool,
+        rpc: &str,
+        code: Code,
+        took: Duration,
+    ) {
         let labels = [
             Cow::Owned(driver.to_owned()),
             Cow::Owned(format!("/csi.v1.Node/{rpc}")),
             Cow::Owned(go_name(code)),
-            // In-tree volumes are never translated to CSI here.
-            Cow::Borrowed("false"),
+            Cow::Borrowed(if migrated { "true" } else { "false" }),
         ];
         self.operations.with(labels).observe_duration(took);
     }

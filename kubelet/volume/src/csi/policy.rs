@@ -135,6 +135,7 @@ mod tests {
 
     fn source(fs_type: &str, mode: &str, read_only: bool) -> Source {
         Source {
+            migrated: false,
             driver: "d".to_owned(),
             handle: "h".to_owned(),
             lifecycle: Lifecycle::Persistent,

@@ -46,6 +46,8 @@ impl Lifecycle {
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) driver: String,
+    /// The volume was translated to CSI from a kind that Kubernetes had built in.
+    pub(super) migrated: bool,
     /// The driver's handle of the volume.
     pub(super) handle: String,
     pub(super) lifecycle: Lifecycle,
@@ -82,6 +84,7 @@ impl Source {
             let secret = source.node_publish_secret_ref.as_ref();
             return Ok(Self {
                 driver: source.driver.clone(),
+                migrated: false,
                 handle: inline_handle(request.volume.uid.as_str(), &spec.name),
                 lifecycle: Lifecycle::Ephemeral,
                 mode: spec.mode,
@@ -105,6 +108,7 @@ impl Source {
         mount_options.extend(label.map(selinux::mount_option));
         Ok(Self {
             driver: source.driver.clone(),
+            migrated: spec.migrated,
             handle: source.volume_handle.clone(),
             lifecycle: Lifecycle::Persistent,
             mode: spec.mode,

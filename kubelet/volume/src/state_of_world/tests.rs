@@ -31,6 +31,7 @@ fn request(uid: &str) -> MountRequest {
             read_only: false,
             mode: VolumeMode::Filesystem,
             capacity: None,
+            migrated: false,
         },
         volume: volume(uid),
         dir: PathBuf::new(),
