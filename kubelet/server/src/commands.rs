@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{
     Router,
-    extract::{Path, Query},
+    extract::Path,
     http::StatusCode,
     response::Response,
     routing::{MethodRouter, post},
@@ -14,6 +14,7 @@ use super::{
     NodeView,
     body_guard::attach_to_body,
     bounds::Gate,
+    long_query::Parameters,
     response::{json, text},
     target,
 };
@@ -27,7 +28,7 @@ pub(super) fn routes<V: NodeView>(view: V, gate: &Gate) -> Router {
 
 fn run<V: NodeView>(view: V, gate: Gate) -> MethodRouter {
     post(
-        move |Path(path): Path<Vec<String>>, Query(parameters): Query<Vec<(String, String)>>| async move {
+        move |Path(path): Path<Vec<String>>, Parameters(parameters): Parameters| async move {
             let place = match gate.enter() {
                 Ok(place) => place,
                 Err(refusal) => return *refusal,

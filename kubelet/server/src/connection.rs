@@ -34,6 +34,7 @@ use super::{
     authentication::websocket_protocol::remove_tokens,
     body_guard::attach_to_body,
     flush_before_end::{FlushCounting, flush_before_end},
+    long_query::{FirstRequest, LongQueries},
     metrics::{HttpMetrics, ServerType, route},
     tls::{PeerCertificates, Tls},
 };
@@ -103,6 +104,8 @@ pub(super) struct Service {
     pub(super) places: Arc<ConnectionLimiter>,
     /// TLS and access control, on the secure port.
     pub(super) guard: Option<(Arc<Tls>, Arc<AccessControl>)>,
+    /// Admits commands that are longer than a URI can be.
+    pub(super) long_queries: Option<LongQueries>,
     /// Request metrics, and the server type to count requests under.
     pub(super) counted: Option<(Arc<HttpMetrics>, ServerType)>,
 }
@@ -118,6 +121,7 @@ impl Service {
             limits,
             places,
             guard: None,
+            long_queries: None,
             counted: None,
         }
     }
@@ -229,9 +233,13 @@ async fn serve_connection(
         lifetime,
         ..
     } = service.limits;
+    let (stream, first_query) = FirstRequest::new(stream, service.long_queries.as_ref());
     let (stream, flushes) = FlushCounting::new(stream);
-    let answer = service_fn(move |request| {
+    let answer = service_fn(move |mut request: Request<Incoming>| {
         let (service, peer, place) = (service.clone(), peer.clone(), Arc::clone(place));
+        if let Some(query) = first_query.lock().take() {
+            request.extensions_mut().insert(Arc::new(query));
+        }
         let flushes = Arc::clone(&flushes);
         async move {
             let answer = answer(request, service, peer, place).await?;

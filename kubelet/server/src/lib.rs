@@ -20,6 +20,7 @@ mod expiring_cache;
 mod flush_before_end;
 mod health_check;
 mod healthz;
+mod long_query;
 mod machine_info;
 mod metrics;
 mod node_log_query;

@@ -15,6 +15,7 @@ use super::{
     bounds::Gates,
     connection::{Limits, Service, secure_room},
     debugging,
+    long_query::LongQueries,
     metrics::{HttpMetrics, ServerType},
     options::{CertificateSource, SecureOptions},
     reviews::Reviews,
@@ -120,6 +121,7 @@ impl SecurePort {
             places: Arc::clone(&self.places),
             counted: Some((metrics, ServerType::ReadWrite)),
             guard: Some((Arc::clone(&self.tls), Arc::clone(&self.access))),
+            long_queries: Some(LongQueries::default()),
         }
     }
 

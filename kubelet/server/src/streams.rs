@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{Path, Query, Request},
+    extract::{Path, Request},
     http::{HeaderValue, StatusCode, header},
     response::Response,
     routing::{MethodRouter, get},
@@ -17,6 +17,7 @@ use kubelet_pod_spec::identity::{self, PodUid};
 use super::{
     NodeView,
     bounds::{Gate, Gates},
+    long_query::Parameters,
     response::text,
     streaming_server::StreamingServer,
     target,
@@ -24,9 +25,6 @@ use super::{
 
 /// Seconds until a client may retry when the runtime has no capacity: the lifetime of its tokens.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
-
-/// Decoded query parameters.
-type Parameters = Vec<(String, String)>;
 
 #[derive(Clone, Copy)]
 enum Verb {
@@ -64,7 +62,7 @@ fn container<V: NodeView>(
     gate: Gate,
 ) -> MethodRouter {
     let handler = move |Path(path): Path<Vec<String>>,
-                        Query(parameters): Query<Parameters>,
+                        Parameters(parameters): Parameters,
                         request: Request| async move {
         let place = match gate.enter() {
             Ok(place) => place,
@@ -80,7 +78,7 @@ fn container<V: NodeView>(
 
 fn ports<V: NodeView>(view: V, server: Arc<StreamingServer>, gate: Gate) -> MethodRouter {
     let handler = move |Path(path): Path<Vec<String>>,
-                        Query(parameters): Query<Parameters>,
+                        Parameters(parameters): Parameters,
                         request: Request| async move {
         let place = match gate.enter() {
             Ok(place) => place,
@@ -116,7 +114,7 @@ async fn container_url<V: NodeView>(
     verb: Verb,
     view: &V,
     path: &[String],
-    parameters: &Parameters,
+    parameters: &[(String, String)],
 ) -> Result<String, Box<Response>> {
     let wants = StreamOptions::of(parameters)
         .map_err(|reason| Box::new(text(StatusCode::BAD_REQUEST, reason.to_owned())))?;
@@ -254,7 +252,7 @@ struct StreamOptions {
 }
 
 impl StreamOptions {
-    fn of(parameters: &Parameters) -> Result<Self, &'static str> {
+    fn of(parameters: &[(String, String)]) -> Result<Self, &'static str> {
         let is_set = |name: &str| values(parameters, name).next() == Some("1");
         let tty = is_set("tty");
         let wants = Self {
@@ -272,13 +270,13 @@ impl StreamOptions {
     }
 }
 
-fn values<'a>(parameters: &'a Parameters, name: &'a str) -> impl Iterator<Item = &'a str> {
+fn values<'a>(parameters: &'a [(String, String)], name: &'a str) -> impl Iterator<Item = &'a str> {
     let named = parameters.iter().filter(move |(key, _)| key == name);
     named.map(|(_, value)| value.as_str())
 }
 
 /// The ports that a WebSocket client requests. The protocol needs them in advance.
-fn websocket_ports(parameters: &Parameters) -> Result<Vec<i32>, String> {
+fn websocket_ports(parameters: &[(String, String)]) -> Result<Vec<i32>, String> {
     let mut ports = Vec::new();
     for text in values(parameters, "port").flat_map(|list| list.split(',')) {
         match text.parse::<u16>() {
@@ -297,7 +295,7 @@ fn websocket_ports(parameters: &Parameters) -> Result<Vec<i32>, String> {
 mod tests {
     use super::*;
 
-    fn parameters(pairs: &[(&str, &str)]) -> Parameters {
+    fn parameters(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         pairs.iter().map(owned).collect()
     }

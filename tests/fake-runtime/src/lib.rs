@@ -57,6 +57,8 @@ struct Inner {
     /// The number of `ExecSync` commands that are running.
     commands: AtomicUsize,
     streaming_url: Mutex<Option<String>>,
+    /// The command of the last `Exec`.
+    streamed: Mutex<Vec<String>>,
     /// The number of times that all connections were broken.
     broken: watch::Sender<u32>,
 }
@@ -85,6 +87,7 @@ impl FakeRuntime {
             exec: Mutex::new(Arc::new(|_, _| cri::ExecSyncResponse::default())),
             commands: AtomicUsize::new(0),
             streaming_url: Mutex::new(None),
+            streamed: Mutex::default(),
             broken: watch::Sender::new(0),
         }))
     }
@@ -325,6 +328,11 @@ impl FakeRuntime {
     /// without one.
     pub fn set_streaming_url(&self, url: &str) {
         *self.0.streaming_url.lock() = Some(url.to_owned());
+    }
+
+    /// The command of the last `Exec`.
+    pub fn streamed_command(&self) -> Vec<String> {
+        self.0.streamed.lock().clone()
     }
 
     /// Sets whether sandboxes get an IPv6 address besides the IPv4 address; by default they do not.

@@ -242,16 +242,24 @@ async fn a_runtime_that_streams_over_a_unix_socket_is_reached() {
 }
 
 #[tokio::test]
-async fn commands_are_carried_up_to_the_longest_uri() {
+async fn commands_may_be_longer_than_a_uri() {
     let node = Node::in_cluster().await;
     streaming_server(&node).await;
     let admin = node.admin();
     let command = |length: usize| format!("{EXEC}&command={}", "x".repeat(length));
-    let longest = 65_534 - command(0).len();
     let container = &node.runtime.running("app")[0].id;
-    carried(&admin, &command(longest), &format!("/exec/{container}")).await;
-    let (head, _) = refused(&admin, &command(longest + 1)).await;
-    assert!(head.starts_with("HTTP/1.1 414 URI Too Long"), "{head}");
+    for length in [65_534, 65_535, 200_000, 1_000_000] {
+        let length = length - command(0).len();
+        carried(&admin, &command(length), &format!("/exec/{container}")).await;
+        let streamed = node.runtime.streamed_command();
+        assert_eq!(streamed[1].len(), length);
+    }
+    let (head, _) = refused(&admin, &command(1024 * 1024)).await;
+    assert!(head.starts_with("HTTP/1.1 431"), "{head}");
+    // Who may run the command is decided as for other commands.
+    let stranger = Caller::new(admin.address.clone(), admin.trusts.clone());
+    let (head, _) = refused(&stranger, &command(200_000)).await;
+    assert!(head.starts_with("HTTP/1.1 401"), "{head}");
 }
 
 #[tokio::test]

@@ -192,7 +192,9 @@ impl RuntimeService for FakeRuntime {
         &self,
         request: Request<cri::ExecRequest>,
     ) -> Result<Response<cri::ExecResponse>, Status> {
-        let id = request.into_inner().container_id;
+        let request = request.into_inner();
+        let id = request.container_id;
+        *self.0.streamed.lock() = request.cmd;
         let base = self.0.streaming_url.lock().clone();
         self.call(Verb::Exec, |world| {
             world.running(&id)?;
