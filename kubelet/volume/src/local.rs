@@ -110,8 +110,13 @@ impl VolumePlugin for Local {
                 PathType::Directory => path,
                 PathType::Disk => &device_dir,
             };
-            if !mount::is_mounted(&request.dir)? {
+            let dir = &request.dir;
+            if !mount::is_mounted(dir)? {
                 bind(&request, source, from, &host)?;
+            } else if request.spec.read_only {
+                // The kubelet may have been killed right after it mounted the volume.
+                let made = mount::make_read_only(dir);
+                made.map_err(|error| VolumeError::io("make read-only", dir, error))?;
             }
             Ok(Mounted::Path(request.dir))
         };
@@ -294,4 +299,50 @@ fn map_device(link: &Path, device: &Path) -> Result<Mounted, VolumeError> {
         symlink(device, link).map_err(|error| VolumeError::io("create", link, error))?;
     }
     Ok(Mounted::Device(link.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{plugin, spec::VolumeSource};
+
+    #[tokio::test]
+    async fn a_mount_that_was_interrupted_becomes_read_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        fs::create_dir(&data).unwrap();
+        let volume = json!({"metadata": {"name": "pv"}, "spec": {"local": {"path": data}}});
+        let spec = VolumeSpec {
+            name: "v".to_owned(),
+            source: VolumeSource::Persistent(Arc::new(serde_json::from_value(volume).unwrap())),
+            read_only: true,
+            mode: VolumeMode::Filesystem,
+            capacity: None,
+            migrated: false,
+        };
+        let local = Local {
+            host: VolumeHost {
+                root_dir: dir.path().join("kubelet"),
+                node_name: "node".to_owned(),
+                selinux: None,
+                objects: Arc::new(NoObjects),
+                allocatable: Arc::default(),
+                events: EventRecorder::default(),
+            },
+        };
+        let mut request = plugin::tests::request(Arc::default(), spec, NAME);
+        request.dir = dir.path().join("mounted");
+        mount::make_dir(&request.dir, 0o750).unwrap();
+        mount::bind(&data, &request.dir).unwrap();
+        let set_up = local.set_up(&request).await;
+        let mounted = mount_info::at(&request.dir).unwrap().unwrap();
+        mount::unmount_all(dir.path()).unwrap();
+        set_up.unwrap();
+        assert!(mounted.has_option("ro"), "{mounted:?}");
+    }
 }

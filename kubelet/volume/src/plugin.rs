@@ -330,3 +330,29 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
 fn done<'a>() -> PluginFuture<'a, ()> {
     future::ready(Ok(())).boxed()
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A request for a volume of a plugin, without a directory.
+    pub(crate) fn request(pod: Arc<Pod>, spec: VolumeSpec, plugin: &str) -> MountRequest {
+        MountRequest {
+            volume: PodVolume {
+                uid: PodUid::from("u"),
+                plugin: plugin.to_owned(),
+                name: spec.inner_name().to_owned(),
+                mode: spec.mode,
+            },
+            pod,
+            spec,
+            dir: "/dir".into(),
+            device: None,
+            attachment: None,
+            fs_group: None,
+            fs_user: None,
+            selinux_label: None,
+            ownership_progress: Arc::default(),
+        }
+    }
+}
