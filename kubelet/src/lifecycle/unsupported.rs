@@ -80,6 +80,7 @@ fn volume_source(volume: &Volume, path: &str, found: &mut UnsupportedFields<'_>)
             | "gcePersistentDisk"
             | "hostPath"
             | "image"
+            | "iscsi"
             | "nfs"
             | "persistentVolumeClaim"
             | "portworxVolume"

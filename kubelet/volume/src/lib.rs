@@ -5,6 +5,7 @@
 
 mod access;
 pub mod atomic_writer;
+mod attachment;
 mod config_map;
 pub mod csi;
 pub mod disk;
@@ -33,6 +34,7 @@ pub mod plugin;
 pub mod plugins;
 mod projected;
 mod reconciler;
+mod scsi;
 mod secret;
 mod selinux;
 pub mod spec;

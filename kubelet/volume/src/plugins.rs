@@ -16,6 +16,7 @@ use super::{
     nfs::Nfs,
     plugin::VolumePlugin,
     projected::Projected,
+    scsi::{DiskPlugin, Iscsi},
     secret::Secret,
     trust_bundles::Order,
 };
@@ -38,6 +39,7 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
         Arc::new(Image),
         Arc::new(Local { host: host() }),
         Arc::new(Nfs { host: host() }),
+        Arc::new(DiskPlugin::<Iscsi>::new(host())),
         Arc::new(Csi {
             host: host(),
             tokens,
@@ -49,12 +51,11 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
 #[cfg(test)]
 mod tests {
     use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
-    use kubelet_pod_spec::identity::PodUid;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::{
-        plugin::{MountRequest, PodVolume},
+        plugin::tests::request,
         spec::{VolumeMode, VolumeSource, VolumeSpec},
     };
 
@@ -82,23 +83,7 @@ mod tests {
         let plugins = all(&host(), Arc::default());
         let plugin = plugins.iter().find(|plugin| plugin.supports(&spec));
         let plugin = plugin.unwrap();
-        let request = MountRequest {
-            pod: Arc::default(),
-            volume: PodVolume {
-                uid: PodUid::from("u"),
-                plugin: plugin.name().to_owned(),
-                name: spec.inner_name().to_owned(),
-                mode,
-            },
-            spec,
-            dir: "/dir".into(),
-            device: None,
-            attachment: None,
-            fs_group: None,
-            fs_user: None,
-            selinux_label: None,
-            ownership_progress: Arc::default(),
-        };
+        let request = request(Arc::default(), spec, plugin.name());
         format!("{:?}", plugin.usage(&request))
     }
 
@@ -119,6 +104,7 @@ mod tests {
         let file_system = "FileSystem(\"/dir\")";
         let nfs = json!({"server": "s", "path": "/"});
         let local = json!({"local": {"path": "/data"}});
+        let iscsi = json!({"targetPortal": "p", "iqn": "iqn.2003-01.com.example:d", "lun": 0});
         for (kind, source, expected) in [
             ("emptyDir", json!({}), directory),
             ("emptyDir", json!({"medium": "Memory"}), file_system),
@@ -130,6 +116,7 @@ mod tests {
             ("hostPath", json!({"path": "/"}), "None"),
             ("image", json!({"reference": "i"}), "None"),
             ("nfs", nfs.clone(), file_system),
+            ("iscsi", iscsi.clone(), file_system),
         ] {
             assert_eq!(inline(kind, source), expected, "{kind}");
         }
@@ -140,6 +127,10 @@ mod tests {
         assert_eq!(persistent(mounted, json!({"nfs": nfs})), file_system);
         assert_eq!(persistent(mounted, local.clone()), file_system);
         assert_eq!(persistent(block, local), "Device(\"/dir\")");
+        assert_eq!(
+            persistent(block, json!({"iscsi": iscsi})),
+            "Device(\"/dir\")"
+        );
         let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
         let device = persistent(block, csi);
         let path = "/r/plugins/kubernetes.io/csi/volumeDevices/publish/pv/u";

@@ -55,6 +55,31 @@ fn nfs_server(text: &str) -> Rule {
     )
 }
 
+/// Checks a portal or an interface of iSCSI, which is passed to `iscsiadm` and is a part of paths.
+///
+/// # Errors
+/// What is allowed.
+pub fn iscsi_name(text: &str) -> Rule {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-:[]%".contains(c);
+    ensure(
+        !text.starts_with(['-', '.']) && text.chars().all(fits),
+        "must consist of alphanumeric characters, '.', '_', '-', ':', '[', ']' or '%', and must not begin with '-' or '.'",
+    )
+}
+
+/// Checks the name of an iSCSI target or initiator.
+///
+/// # Errors
+/// What is allowed.
+pub fn iscsi_target(text: &str) -> Rule {
+    let fits = |c: char| c.is_alphanumeric() || "._-:".contains(c);
+    let kinds = ["iqn.", "eui.", "naa."];
+    ensure(
+        kinds.iter().any(|kind| text.starts_with(kind)) && text.chars().all(fits),
+        "must begin with 'iqn.', 'eui.' or 'naa.' and consist of alphanumeric characters, '.', '_', '-' or ':' (e.g. 'iqn.2003-01.com.example:disk')",
+    )
+}
+
 /// Checks a file system type, which is part of program names such as `mkfs.ext4`.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use super::{
     policy::Policy,
     source::{self, Lifecycle, Source, attachment_name, unique_name},
 };
-use crate::{VolumeError, spec::VolumeSpec};
+use crate::{VolumeError, attachment, spec::VolumeSpec};
 
 /// gRPC's code, as recorded by the controller that attaches volumes.
 const RESOURCE_EXHAUSTED: i32 = tonic::Code::ResourceExhausted as i32;
@@ -35,11 +35,13 @@ impl Csi {
             driver: source.driver.clone(),
             why: why.to_owned(),
         };
-        if let Some(why) = self.missing_in_node(source).await? {
+        let unique_name = unique_name(&source.driver, &source.handle);
+        let objects = &*self.host.objects;
+        if let Some(why) = attachment::missing_in_node(objects, &unique_name).await? {
             return Err(not_attached(why));
         }
         let name = attachment_name(&source.handle, &source.driver, &self.host.node_name);
-        let attachment = self.host.objects.volume_attachment(&name).await;
+        let attachment = objects.volume_attachment(&name).await;
         let attachment = attachment.map_err(|error| match error.is_not_found() {
             true => not_attached("there is no volume attachment"),
             false => error.into(),
@@ -84,31 +86,6 @@ impl Csi {
             self.drivers.ask_again(driver).await;
         }
         Ok(is_full)
-    }
-
-    /// What the node's status still lacks for a volume to be used. Its `volumesInUse` tells the
-    /// controller not to detach the volume, and its `volumesAttached` confirms that it is attached.
-    async fn missing_in_node(&self, source: &Source) -> Result<Option<&'static str>, VolumeError> {
-        let objects = &*self.host.objects;
-        if objects.is_standalone() {
-            return Ok(None);
-        }
-        let node = objects.node().await?;
-        let Some(status) = node.as_ref().and_then(|node| node.status.as_ref()) else {
-            return Ok(Some("this node's Node object is not known yet"));
-        };
-        let name = unique_name(&source.driver, &source.handle);
-        let in_use = status.volumes_in_use.as_deref().unwrap_or_default();
-        let mut attached = status.volumes_attached.iter().flatten();
-        Ok(if !in_use.contains(&name) {
-            Some(
-                "Volume has not been added to the list of VolumesInUse in the node's volume status",
-            )
-        } else if !attached.any(|volume| volume.name == name) {
-            Some("Volume not attached according to node status")
-        } else {
-            None
-        })
     }
 
     /// The contents of the secret that a field of the volume refers to.
