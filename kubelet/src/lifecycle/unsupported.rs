@@ -77,6 +77,7 @@ fn volume_source(volume: &Volume, path: &str, found: &mut UnsupportedFields<'_>)
             | "downwardAPI"
             | "emptyDir"
             | "ephemeral"
+            | "fc"
             | "gcePersistentDisk"
             | "hostPath"
             | "image"

@@ -16,7 +16,7 @@ use super::{
     nfs::Nfs,
     plugin::VolumePlugin,
     projected::Projected,
-    scsi::{DiskPlugin, Iscsi},
+    scsi::{DiskPlugin, FibreChannel, Iscsi},
     secret::Secret,
     trust_bundles::Order,
 };
@@ -40,6 +40,7 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
         Arc::new(Local { host: host() }),
         Arc::new(Nfs { host: host() }),
         Arc::new(DiskPlugin::<Iscsi>::new(host())),
+        Arc::new(DiskPlugin::<FibreChannel>::new(host())),
         Arc::new(Csi {
             host: host(),
             tokens,
@@ -117,6 +118,7 @@ mod tests {
             ("image", json!({"reference": "i"}), "None"),
             ("nfs", nfs.clone(), file_system),
             ("iscsi", iscsi.clone(), file_system),
+            ("fc", json!({"wwids": ["w"]}), file_system),
         ] {
             assert_eq!(inline(kind, source), expected, "{kind}");
         }

@@ -67,6 +67,29 @@ pub fn iscsi_name(text: &str) -> Rule {
     )
 }
 
+/// Checks the name of a port of a Fibre Channel target.
+///
+/// # Errors
+/// What is allowed.
+pub fn fc_port(text: &str) -> Rule {
+    ensure(
+        text.chars().all(|c| c.is_ascii_hexdigit()),
+        "must be a hexadecimal number without '0x' (e.g. '50060e801049cfd1')",
+    )
+}
+
+/// Checks the name of a Fibre Channel disk, which is a part of paths.
+///
+/// # Errors
+/// What is allowed.
+pub fn fc_disk(text: &str) -> Rule {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:+".contains(c);
+    ensure(
+        !text.starts_with(['.', '-']) && text.chars().all(fits),
+        "must consist of alphanumeric characters, '_', '-', '.', ':' or '+', and must not begin with '.' or '-'",
+    )
+}
+
 /// Checks the name of an iSCSI target or initiator.
 ///
 /// # Errors
