@@ -16,6 +16,8 @@ use super::{EventHint, Pleg, reported_changes::ReportedChange};
 /// A runtime without events refuses the call within this time. One with events may send nothing
 /// before the first.
 const ACCEPTANCE: Duration = Duration::from_secs(5);
+/// A runtime whose events are switched off ends the stream within this time.
+const PROBATION: Duration = Duration::from_secs(1);
 /// First and longest delay before a stream is reopened. Upstream tries five times without a delay
 /// and then gives up.
 const RETRY_BASE: Duration = Duration::from_secs(1);
@@ -90,11 +92,20 @@ impl<'a> EventWatch<'a> {
     /// Forwards the events of one stream until it ends.
     async fn stream(&mut self) -> EndOfStream {
         let mut call = pin!(self.pleg.cri.container_events());
-        let accepted = match tokio::time::timeout(ACCEPTANCE, &mut call).await {
+        let mut accepted = match tokio::time::timeout(ACCEPTANCE, &mut call).await {
             Ok(Err(error)) => return self.refused(error),
             Ok(Ok(events)) => Some(events),
             Err(_) => None,
         };
+        let mut first = None;
+        if let Some(events) = &mut accepted {
+            match tokio::time::timeout(PROBATION, events.message()).await {
+                Ok(Ok(Some(event))) => first = Some(event),
+                Ok(Ok(None)) => return EndOfStream::Ended,
+                Ok(Err(status)) => return EndOfStream::Broken(Box::new(status)),
+                Err(_) => {}
+            }
+        }
         info!("using the runtime's event stream");
         self.said = false;
         self.pleg.metrics.streams.of([]).increment();
@@ -109,7 +120,11 @@ impl<'a> EventWatch<'a> {
             },
         };
         loop {
-            match events.message().await {
+            let next = match first.take() {
+                Some(event) => Ok(Some(event)),
+                None => events.message().await,
+            };
+            match next {
                 Ok(Some(event)) => {
                     self.retry.reset();
                     self.note_latency(&event);

@@ -7,7 +7,10 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
-use crate::node::{Node, Running, SECOND, pod, until};
+use crate::{
+    metrics::{metrics, value},
+    node::{Node, Running, SECOND, pod, until},
+};
 
 /// The number of sandbox lists, of the whole runtime and of single pods.
 fn lists(runtime: &FakeRuntime) -> usize {
@@ -98,6 +101,27 @@ async fn a_runtime_without_events_is_listed() {
     let before = lists(&node.runtime);
     sleep(60 * SECOND).await;
     assert!(lists(&node.runtime) - before <= 10);
+}
+
+/// The number of event streams that the kubelet counts as connected.
+fn streams(kubelet: &Running) -> Option<f64> {
+    let name = "kubelet_evented_pleg_connection_success_count";
+    value(&metrics(kubelet), name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_whose_events_are_off_is_listed() {
+    let node = Node::new();
+    node.runtime.switch_events_off(true);
+    let kubelet = running(&node).await;
+    sleep(600 * SECOND).await;
+    assert_eq!(streams(&kubelet), Some(0.0));
+    restart_noticed(&node, &kubelet, 2 * SECOND).await;
+    node.runtime.switch_events_off(false);
+    sleep(500 * SECOND).await;
+    assert_eq!(streams(&kubelet), Some(1.0));
+    let took = restart_noticed(&node, &kubelet, SECOND).await;
+    assert!(took < Duration::from_millis(100), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

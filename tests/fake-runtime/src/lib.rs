@@ -263,6 +263,13 @@ impl FakeRuntime {
         self.0.world.lock().is_mute = is_mute;
     }
 
+    /// Switches the events off, so that their streams end at once, or on again.
+    pub fn switch_events_off(&self, are_off: bool) {
+        let mut world = self.0.world.lock();
+        world.has_no_events = are_off;
+        world.break_events();
+    }
+
     /// Ends the sandboxes of a pod and their containers. Returns how many sandboxes ended.
     pub fn exit_sandboxes_of(&self, pod_uid: &str) -> usize {
         let mut world = self.0.world.lock();

@@ -72,6 +72,9 @@ pub(super) fn events(
     world: &mut World,
     _: cri::GetEventsRequest,
 ) -> Result<ResponseStream<cri::ContainerEventResponse>, Status> {
+    if world.has_no_events {
+        return Ok(Box::pin(futures::stream::empty()));
+    }
     let events = BroadcastStream::new(world.events.subscribe()).map(|event| {
         event.map_err(|lagged| Status::resource_exhausted(format!("too slow: {lagged}")))
     });

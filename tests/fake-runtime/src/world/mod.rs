@@ -53,6 +53,8 @@ pub(super) struct World {
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
     /// Whether events are suppressed.
     pub(super) is_mute: bool,
+    /// Whether event streams end at once, as those of a runtime whose events are switched off.
+    pub(super) has_no_events: bool,
     made: u64,
     epoch: (Instant, Duration),
 }
@@ -78,6 +80,7 @@ impl World {
             histories: Histories::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             is_mute: false,
+            has_no_events: false,
             made: 0,
             epoch: (Instant::now(), since_epoch),
         }
