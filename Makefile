@@ -9,10 +9,14 @@
 SMALL = --config 'profile.release.opt-level="z"' \
 	--config 'profile.release.package.h2.opt-level="s"' \
 	--config 'profile.release.package.hyper.opt-level="s"'
+# lld keeps one of several identical functions; other linkers do not know the option.
+ICF = -C link-arg=-Wl,--icf=all
+FOLD = $(shell dir=$$(mktemp -d); echo 'fn main() {}' | rustc - -o $$dir/linked $(ICF) 2>/dev/null \
+	&& echo '$(ICF)'; rm -r $$dir)
 build:
 	deploy/install.sh build
-	cargo build --release -p dockershim
-	cargo build --release -p kubelet $(SMALL)
+	cargo rustc --release -p dockershim --bin dockershim -- $(FOLD)
+	cargo rustc --release -p kubelet --bin kubelet $(SMALL) -- $(FOLD)
 
 # Runs both binaries on an engine, with an example pod, until Ctrl-C.
 run: build
