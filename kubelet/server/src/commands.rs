@@ -28,12 +28,12 @@ pub(super) fn routes<V: NodeView>(view: V, gate: &Gate) -> Router {
 
 fn run<V: NodeView>(view: V, gate: Gate) -> MethodRouter {
     post(
-        move |Path(path): Path<Vec<String>>, Parameters(parameters): Parameters| async move {
+        move |Path(path): Path<Vec<String>>, parameters: Parameters| async move {
             let place = match gate.enter() {
                 Ok(place) => place,
                 Err(refusal) => return *refusal,
             };
-            let command = parameters.iter().find(|(name, _)| name == "cmd");
+            let command = parameters.pairs.iter().find(|(name, _)| name == "cmd");
             let command = command.map_or("", |(_, value)| value);
             match output(&view, &path, command).await {
                 Ok(output) => attach_to_body(json(output), place),

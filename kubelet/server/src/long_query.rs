@@ -2,23 +2,28 @@
 //! part of its query, and the API server passes on up to [`LONGEST`] of it.
 //!
 //! The query of a connection's first request is taken out of the request line before HTTP is parsed,
-//! and handlers get it by [`Parameters`]. Clients send such requests on connections of their own,
-//! which become streams.
+//! and handlers get it by [`Parameters`]. Later requests of a connection are left as they are:
+//! clients open a connection for each exec, since it becomes a stream.
 
 use std::{
-    convert::Infallible,
     io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use axum::{extract::FromRequestParts, http::request};
+use axum::{
+    extract::FromRequestParts,
+    http::{StatusCode, request},
+    response::Response,
+};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
+
+use super::response::text;
 
 /// Maximum length of a request line in bytes, as in Go's servers.
 const LONGEST: usize = 1024 * 1024;
@@ -26,6 +31,8 @@ const LONGEST: usize = 1024 * 1024;
 const SHORT: usize = 48 * 1024;
 /// Bytes per read, until the request line is complete.
 const PIECE: usize = 8 * 1024;
+/// Maximum number of parameters: of a long query, each takes many times its length in memory.
+const PARAMETERS: usize = 16 * 1024;
 /// Maximum number of longer request lines in memory: clients send them before they are known.
 const CONCURRENT: usize = 8;
 /// The routes whose queries contain a command.
@@ -207,21 +214,33 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FirstRequest<S> {
     }
 }
 
-/// The decoded parameters of a request, whose query may be long.
+/// The decoded parameters of a request, whose query may be long. While a handler has them, they count
+/// as a long query.
 #[derive(Debug)]
-pub(super) struct Parameters(pub(super) Vec<(String, String)>);
+pub(super) struct Parameters {
+    pub(super) pairs: Vec<(String, String)>,
+    _query: Option<Arc<LongQuery>>,
+}
 
 impl<S: Sync> FromRequestParts<S> for Parameters {
-    type Rejection = Infallible;
+    type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Self, Response> {
         let long = parts.extensions.remove::<Arc<LongQuery>>();
         let query = match &long {
             Some(long) => &long.text,
             None => parts.uri.query().unwrap_or_default(),
         };
-        let pairs = form_urlencoded::parse(query.as_bytes());
-        Ok(Self(pairs.into_owned().collect()))
+        let mut pairs = form_urlencoded::parse(query.as_bytes()).into_owned();
+        let all: Vec<_> = pairs.by_ref().take(PARAMETERS).collect();
+        if pairs.next().is_some() {
+            let reason = format!("a query must have at most {PARAMETERS} parameters");
+            return Err(text(StatusCode::URI_TOO_LONG, reason));
+        }
+        Ok(Self {
+            pairs: all,
+            _query: long,
+        })
     }
 }
 

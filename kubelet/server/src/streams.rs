@@ -61,14 +61,12 @@ fn container<V: NodeView>(
     server: Arc<StreamingServer>,
     gate: Gate,
 ) -> MethodRouter {
-    let handler = move |Path(path): Path<Vec<String>>,
-                        Parameters(parameters): Parameters,
-                        request: Request| async move {
+    let handler = move |Path(path): Path<Vec<String>>, parameters: Parameters, request: Request| async move {
         let place = match gate.enter() {
             Ok(place) => place,
             Err(refusal) => return *refusal,
         };
-        match container_url(verb, &view, &path, &parameters).await {
+        match container_url(verb, &view, &path, &parameters.pairs).await {
             Ok(url) => server.forward(request, &url, place).await,
             Err(refusal) => *refusal,
         }
@@ -77,9 +75,7 @@ fn container<V: NodeView>(
 }
 
 fn ports<V: NodeView>(view: V, server: Arc<StreamingServer>, gate: Gate) -> MethodRouter {
-    let handler = move |Path(path): Path<Vec<String>>,
-                        Parameters(parameters): Parameters,
-                        request: Request| async move {
+    let handler = move |Path(path): Path<Vec<String>>, parameters: Parameters, request: Request| async move {
         let place = match gate.enter() {
             Ok(place) => place,
             Err(refusal) => return *refusal,
@@ -98,7 +94,7 @@ fn ports<V: NodeView>(view: V, server: Arc<StreamingServer>, gate: Gate) -> Meth
                     .is_ok_and(|names| names.contains("SPDY/3.1+"))
             });
         let wanted = if is_websocket && !is_tunnel {
-            websocket_ports(&parameters)
+            websocket_ports(&parameters.pairs)
         } else {
             Ok(Vec::new())
         };

@@ -256,6 +256,9 @@ async fn commands_may_be_longer_than_a_uri() {
     }
     let (head, _) = refused(&admin, &command(1024 * 1024)).await;
     assert!(head.starts_with("HTTP/1.1 431"), "{head}");
+    let (head, body) = refused(&admin, &format!("{EXEC}{}", "&a".repeat(16 * 1024))).await;
+    assert!(head.starts_with("HTTP/1.1 414"), "{head}");
+    assert!(body.contains("at most 16384 parameters"), "{body}");
     // Who may run the command is decided as for other commands.
     let stranger = Caller::new(admin.address.clone(), admin.trusts.clone());
     let (head, _) = refused(&stranger, &command(200_000)).await;
