@@ -45,8 +45,8 @@ impl MountParts {
             let permit = bounded_io::CONTAINERS.acquire_for(&path).await;
             let permit = permit.map_err(|error| failed(&error))?;
             let (this, mount) = (Arc::clone(self), mount.clone());
-            let inner_name = volume.spec.inner_name().to_owned();
-            let work = move || this.bind_sub_path(index, &mount, &path, &inner_name, &sub_path);
+            let dir_name = volume.spec.dir_name();
+            let work = move || this.bind_sub_path(index, &mount, &path, &dir_name, &sub_path);
             let place = permit
                 .blocking(work)
                 .await
@@ -92,7 +92,7 @@ impl MountParts {
         index: usize,
         mount: &VolumeMount,
         volume_path: &Path,
-        inner_name: &str,
+        dir_name: &str,
         sub_path: &str,
     ) -> Result<PathBuf, MountError> {
         let failed = |action, what, error: &dyn Error| self.no_sub_path(action, what, mount, error);
@@ -100,7 +100,7 @@ impl MountParts {
             .map_err(|error| failed("create", " directory", &error))?;
         let part = SubPath {
             pod_dir: &self.pod_dir,
-            volume: inner_name,
+            volume: dir_name,
             container: &self.container.name,
             index,
             volume_path,

@@ -306,7 +306,7 @@ async fn what_an_unknown_plugin_left_holds_up_no_worker() {
     let spec = json!({"terminationGracePeriodSeconds": 1});
     kubelet.add(pod("web", "u1", spec.clone())).await;
     kubelet.until_phase("web", "Running", 10 * SECOND).await;
-    let left = on.pod_dir("u1").join("volumes/kubernetes.io~iscsi/disk");
+    let left = on.pod_dir("u1").join("volumes/kubernetes.io~rbd/disk");
     fs::create_dir_all(&left).unwrap();
     fs::write(left.join("precious"), "x").unwrap();
     for runs in [2, 3] {
@@ -350,8 +350,7 @@ async fn a_volume_of_a_kind_of_old_is_waited_for_with_the_reason() {
         .filter(|event| event.reason.as_deref() == Some("FailedMount"))
         .filter_map(|event| event.message)
         .collect();
-    let why = "persistent volume \"pv\" is of the kind gcePersistentDisk, which this kubelet \
-               does not migrate to CSI: recreate it with spec.csi.driver pd.csi.storage.gke.io";
+    let why = "driver name pd.csi.storage.gke.io not found in the list of registered CSI drivers";
     assert!(told[0].contains(why), "{told:?}");
 }
 

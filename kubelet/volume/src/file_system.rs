@@ -1,6 +1,6 @@
 //! File systems on disks: detection, creation, checks, mounting and growth. Everything here blocks.
 
-use std::{path::Path, process::Command};
+use std::{fs::File, path::Path, process::Command};
 
 use kubelet_host::mount_info;
 
@@ -42,6 +42,8 @@ pub(super) fn format_and_mount(
 /// The contents of a disk: the type of its file system, or a description of something else; `None`
 /// if it is empty.
 fn found(disk: &Path) -> Result<Option<String>, VolumeError> {
+    // `blkid` says the same of an empty disk and of one that it cannot open.
+    File::open(disk).map_err(|error| VolumeError::io("open", disk, error))?;
     let mut command = Command::new("blkid");
     command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", "--"]);
     command.arg(disk);

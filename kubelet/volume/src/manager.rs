@@ -179,8 +179,7 @@ impl VolumeManager {
         let volume = PodVolume {
             uid: PodUid::of(pod),
             plugin: plugin.name().to_owned(),
-            // Names of disks may have slashes.
-            name: spec.inner_name().replace('/', "~"),
+            name: spec.dir_name(),
             mode: spec.mode,
         };
         let selinux_label = self.selinux_label(pod, &spec, &**plugin).await?;

@@ -53,9 +53,27 @@ pub(super) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Remounts a bind mount read-only.
+/// Makes a bind mount read-only, with its other flags as they are.
 pub(super) fn make_read_only(path: &Path) -> io::Result<()> {
-    let flags = MountFlags::BIND | MountFlags::RDONLY;
+    let mount = mount_info::at(path)?.ok_or(io::ErrorKind::NotFound)?;
+    let has = |option: &str| mount.options.split(',').any(|set| set == option);
+    if has("ro") {
+        return Ok(());
+    }
+    let mut flags = MountFlags::BIND | MountFlags::RDONLY;
+    // A remount drops the flags that it does not name.
+    for (option, flag) in [
+        ("nosuid", MountFlags::NOSUID),
+        ("nodev", MountFlags::NODEV),
+        ("noexec", MountFlags::NOEXEC),
+        ("noatime", MountFlags::NOATIME),
+        ("nodiratime", MountFlags::NODIRATIME),
+        ("relatime", MountFlags::RELATIME),
+    ] {
+        if has(option) {
+            flags |= flag;
+        }
+    }
     rustix::mount::mount_remount(path, flags, "")?;
     Ok(())
 }

@@ -67,6 +67,11 @@ impl VolumeSpec {
         }
     }
 
+    /// Name of the volume's directory. Names of migrated disks may have slashes.
+    pub fn dir_name(&self) -> String {
+        self.inner_name().replace('/', "~")
+    }
+
     /// The volume in the pod's spec, unless it is a persistent volume.
     pub fn inline(&self) -> Option<&Volume> {
         match &self.source {

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Cluster, claimed, gone, with};
 use crate::{
     metrics::metrics,
-    node::{SECOND, pod},
+    node::{IMAGE, SECOND, pod},
 };
 
 const AZURE: &str = "disk.csi.azure.com";
@@ -27,7 +27,11 @@ async fn the_driver_of_a_kind_mounts_it_for_a_pod() {
     let _driver = on.serve();
     let kubelet = on.node.start();
     let source = json!({"azureDisk": {"diskName": "d", "diskURI": "/s/disks/d", "readOnly": true}});
-    let spec = with(source, json!({}));
+    let mounts = json!([{"name": "v", "mountPath": "/v", "subPath": "part"}]);
+    let container = json!({
+        "name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "volumeMounts": mounts
+    });
+    let spec = with(source, json!({"containers": [container]}));
     kubelet.add(pod("a", "a", spec.clone())).await;
     kubelet.until_phase("a", "Running", 200 * SECOND).await;
     let request = &on.publishes()[0];
@@ -37,6 +41,7 @@ async fn the_driver_of_a_kind_mounts_it_for_a_pod() {
     // The slashes of the disk's name are no directories.
     let target = on.published("a", "~s~disks~d");
     assert_eq!(request.target_path, target.to_str().unwrap());
+    assert!(on.path("pods/a/volume-subpaths/~s~disks~d/c/0").exists());
     let page = metrics(&kubelet);
     let labels = format!(
         "driver_name=\"{AZURE}\",method_name=\"/csi.v1.Node/NodePublishVolume\",grpc_status_code=\"OK\",migrated=\"true\""
