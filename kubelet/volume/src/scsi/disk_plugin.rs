@@ -6,7 +6,7 @@
 
 use std::{
     fmt, fs, io,
-    os::unix::fs::symlink,
+    os::unix::fs::{MetadataExt as _, symlink},
     path::{Path, PathBuf},
 };
 
@@ -20,7 +20,7 @@ use kubelet_pod_spec::{
 
 use super::kernel::Kernel;
 use crate::{
-    VolumeError, VolumeHost, attachment, blocking_at, blocking_on_own_files,
+    VolumeError, VolumeHost, attachment, blocking_at, blocking_on_own_files, blocking_on_server,
     entries::children,
     file_system, loop_device, mount, ownership,
     plugin::{
@@ -78,8 +78,20 @@ pub(crate) trait Transport: fmt::Debug + Send + Sync + Sized + 'static {
     /// The block devices that lead to a disk. Blocks.
     fn paths(kernel: &Kernel, disk: &Self::Disk) -> Result<Vec<PathBuf>, VolumeError>;
 
-    /// Removes the block devices of a disk that is not mounted, and then its directory.
-    fn detach<'a>(&'a self, dirs: DiskDirs, device: &'a str) -> PluginFuture<'a, ()>;
+    /// Removes the block devices of a disk, and then its directory. Nothing is mounted there any
+    /// more; something `was_mounted` before.
+    fn detach<'a>(
+        &'a self,
+        dirs: DiskDirs,
+        device: &'a str,
+        was_mounted: bool,
+    ) -> PluginFuture<'a, ()>;
+
+    /// Undoes what [`Self::attach`] recorded of a disk that could not be mounted. Blocks.
+    fn forget(dir: &Path) -> Result<(), VolumeError> {
+        let _ = dir;
+        Ok(())
+    }
 }
 
 /// The plugin of a kind of network disks.
@@ -127,25 +139,34 @@ impl DiskDirs {
     /// Names of all devices. Blocks.
     pub(crate) fn all<T: Transport>(&self) -> Result<Vec<String>, VolumeError> {
         let mut all = T::devices(&self.root)?;
-        all.retain(|device| !device.starts_with(DEVICES));
+        all.retain(|device| device != DEVICES);
         let devices = T::devices(&self.root.join(DEVICES))?.into_iter();
         all.extend(devices.map(|device| Self::name(device, VolumeMode::Block)));
         Ok(all)
     }
 
-    /// The directory of the disk that is mounted for a pod.
-    fn mounted_from(&self, dir: &Path) -> Result<Option<PathBuf>, VolumeError> {
+    /// Whether the name is that of a directory below this one, and of no other directory.
+    fn is_name(device: &str) -> bool {
+        let disk = Self::disk(device);
+        let mut parts = disk.split('/');
+        !disk.is_empty() && disk != DEVICES && parts.all(|part| !matches!(part, "" | "." | ".."))
+    }
+
+    /// Name of the device that is mounted for a pod.
+    fn mounted_from(&self, dir: &Path) -> Result<Option<String>, VolumeError> {
         let failed = |error| VolumeError::io("check for mounts at", dir, error);
         let Some(own) = mount_info::at(dir).map_err(failed)? else {
             return Ok(None);
         };
-        let disks = mount_info::within(&self.root).map_err(failed)?;
+        // The mount table has no symlinks.
+        let root = self.root.canonicalize().map_err(failed)?;
+        let disks = mount_info::within(&root).map_err(failed)?;
         let disk = disks.into_iter().find(|disk| disk.device == own.device);
-        Ok(disk.map(|disk| disk.mount_point))
+        Ok(disk.and_then(|disk| name_below(&root, &disk.mount_point)))
     }
 
     /// What a pod's device is held by in the directory of its disk. This kubelet's link leads
-    /// there; that of upstream's leads to the device, and the pod is looked for at all disks.
+    /// there; that of upstream's leads to the device, which the disk has too.
     fn held<T: Transport>(
         &self,
         link: &Path,
@@ -157,8 +178,18 @@ impl DiskDirs {
             return Ok(Some(held));
         }
         let all = T::devices(&devices)?.into_iter();
-        let mut all = all.map(|disk| devices.join(disk).join(uid.as_str()));
-        Ok(all.find(|held| fs::symlink_metadata(held).is_ok()))
+        let all = all.map(|disk| devices.join(disk).join(uid.as_str()));
+        let all = all.filter(|held| fs::symlink_metadata(held).is_ok());
+        let all: Vec<PathBuf> = all.collect();
+        let number = |path: &Path| fs::metadata(path).ok().map(|device| device.rdev());
+        let wanted = number(link);
+        let same = all
+            .iter()
+            .find(|held| wanted.is_some() && number(held) == wanted);
+        Ok(same.cloned().or(match &all[..] {
+            [held] => Some(held.clone()),
+            _ => None,
+        }))
     }
 }
 
@@ -208,10 +239,8 @@ impl<T: Transport> DiskPlugin<T> {
                 why: why.to_owned(),
             });
         }
-        let device = self
-            .transport
-            .attach(&source.disk, &dir, &self.host)
-            .await?;
+        let attached = self.transport.attach(&source.disk, &dir, &self.host);
+        let device = attached.await?;
         if mode == VolumeMode::Block {
             return Ok(());
         }
@@ -219,21 +248,29 @@ impl<T: Transport> DiskPlugin<T> {
         options.extend(source.read_only.then(|| "ro".to_owned()));
         let fs_type = source.fs_type.filter(|name| !name.is_empty());
         let fs_type = fs_type.unwrap_or_else(|| DEFAULT_FS_TYPE.to_owned());
-        let work = move || file_system::format_and_mount(&device, &dir, &fs_type, &options);
-        blocking_at(&dirs.root, work).await
+        let work = move || {
+            let mounted = file_system::format_and_mount(&device, &dir, &fs_type, &options);
+            mounted.or_else(|error| T::forget(&dir).and(Err(error)))
+        };
+        blocking_on_server(&Self::unique_name(&source.volume), work).await
     }
 
     /// Unmounts a disk, and lets it go.
     async fn close(&self, device: &str) -> Result<(), VolumeError> {
+        if !DiskDirs::is_name(device) {
+            let why = format!("{device:?} is no device of {}", T::NAME);
+            return Err(VolumeError::Other(why.into()));
+        }
         let dirs = self.dirs();
         let dir = dirs.path(device);
         let work = move || {
+            let was_mounted = mount::is_mounted(&dir)?;
             mount::unmount_all(&dir)?;
-            Ok(dir.exists())
+            Ok((dir.exists(), was_mounted))
         };
-        match blocking_at(&dirs.root.clone(), work).await? {
-            true => self.transport.detach(dirs, device).await,
-            false => Ok(()),
+        match blocking_on_server(&format!("{}/{device}", T::NAME), work).await? {
+            (true, was_mounted) => self.transport.detach(dirs, device, was_mounted).await,
+            (false, _) => Ok(()),
         }
     }
 
@@ -280,8 +317,21 @@ impl<T: Transport> VolumePlugin for DiskPlugin<T> {
     }
 
     fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
-        let source = T::source(spec, "");
-        Ok(source.map(|source| DiskDirs::name(source.device, spec.mode)))
+        let Some(source) = T::source(spec, "") else {
+            return Ok(None);
+        };
+        // It becomes the name of a directory, which is removed even if the disk was never opened.
+        let mut faults = Faults::default();
+        T::validate(&source.disk, &field::Path::new(T::FIELD), &mut faults);
+        faults.into_result()?;
+        let device = DiskDirs::name(source.device, spec.mode);
+        match DiskDirs::is_name(&device) {
+            true => Ok(Some(device)),
+            false => {
+                let why = format!("{}: {device:?} cannot be a directory", T::FIELD);
+                Err(VolumeError::invalid(&spec.name, why))
+            }
+        }
     }
 
     /// The controller has nothing to attach, but decides which node has the disk.
@@ -308,7 +358,7 @@ impl<T: Transport> VolumePlugin for DiskPlugin<T> {
                     map(&request, &dir, &kernel, &paths)
                 }
             };
-            blocking_at(&dirs.root, work).await
+            blocking_on_server(&Self::unique_name(&source.volume), work).await
         }
         .boxed()
     }
@@ -316,7 +366,7 @@ impl<T: Transport> VolumePlugin for DiskPlugin<T> {
     fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> PluginFuture<'a, ()> {
         async move {
             let (dirs, dir) = (self.dirs(), self.host.volume_dir(volume));
-            let (root, volume) = (dirs.root.clone(), volume.clone());
+            let (path, volume) = (dir.clone(), volume.clone());
             let work = move || {
                 if volume.mode == VolumeMode::Block
                     && let Some(held) = dirs.held::<T>(&dir, &volume.uid)?
@@ -326,7 +376,7 @@ impl<T: Transport> VolumePlugin for DiskPlugin<T> {
                 }
                 mount::clean_up(&dir)
             };
-            blocking_at(&root, work).await
+            blocking_on_server(&path.to_string_lossy(), work).await
         }
         .boxed()
     }
@@ -342,17 +392,12 @@ impl<T: Transport> VolumePlugin for DiskPlugin<T> {
         async move {
             let (dirs, dir) = (self.dirs(), self.host.volume_dir(volume));
             let (root, volume) = (dirs.root.clone(), volume.clone());
-            let work = move || {
-                let disk = match volume.mode {
-                    VolumeMode::Filesystem => dirs.mounted_from(&dir)?,
-                    VolumeMode::Block => {
-                        let held = dirs.held::<T>(&dir, &volume.uid)?;
-                        held.and_then(|held| held.parent().map(Path::to_path_buf))
-                    }
-                };
-                let name =
-                    disk.and_then(|disk| Some(disk.strip_prefix(&dirs.root).ok()?.to_owned()));
-                Ok(name.map(|name| name.to_string_lossy().into_owned()))
+            let work = move || match volume.mode {
+                VolumeMode::Filesystem => dirs.mounted_from(&dir),
+                VolumeMode::Block => {
+                    let held = dirs.held::<T>(&dir, &volume.uid)?;
+                    Ok(held.and_then(|held| name_below(&dirs.root, held.parent()?)))
+                }
             };
             let device = blocking_at(&root, work).await?;
             Ok(device.map(|device| self.found(device)))
@@ -421,6 +466,12 @@ fn link(target: &Path, at: &Path) -> Result<(), VolumeError> {
         mount::make_dir(parent, 0o750)?;
     }
     symlink(target, at).map_err(|error| VolumeError::io("create", at, error))
+}
+
+/// The path below a directory, as a name.
+fn name_below(root: &Path, path: &Path) -> Option<String> {
+    let name = path.strip_prefix(root).ok()?;
+    Some(name.to_string_lossy().into_owned())
 }
 
 /// Names of the entries of a directory. Blocks.

@@ -1,20 +1,24 @@
 //! `fc`: a disk of a Fibre Channel target. The fabric decides which targets the node's adapters
 //! see; the kubelet only looks for the disk.
 //!
-//! The directory of a disk is `<wwn>[-<wwn>...]-lun-<lun>`, or `<wwid>[-<wwid>...]`.
+//! The directory of a disk is `<wwn>[-<wwn>...]-lun-<lun>`, or `<wwid>[-<wwid>...]`. Its record is
+//! below its mount, and only in the directory of a disk that was used.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use atomic_file::Durability;
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::FCVolumeSource;
 use kubelet_pod_spec::{
     field::{self, Faults},
     validation::mounts,
 };
-use tokio::time::sleep;
+use serde::{Deserialize, Serialize};
+use tokio::{sync::Mutex, time::sleep};
 use tracing::debug;
 
 use super::{
@@ -22,8 +26,8 @@ use super::{
     kernel::Kernel,
 };
 use crate::{
-    VolumeError, VolumeHost, blocking_at, blocking_on_own_files, mount, plugin::PluginFuture,
-    spec::VolumeSpec,
+    VolumeError, VolumeHost, blocking_on_own_files, blocking_on_server, mount,
+    plugin::PluginFuture, spec::VolumeSpec,
 };
 
 const LUN: &str = "lun";
@@ -31,14 +35,19 @@ const LUN: &str = "lun";
 const DEVICE_LIMIT: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Name of the record.
+const FILE: &str = "fc.json";
+
 /// Disks of Fibre Channel targets.
 #[derive(Debug, Default)]
 pub(crate) struct FibreChannel {
     kernel: Kernel,
+    /// Lets one disk at a time appear or go.
+    turn: Mutex<()>,
 }
 
 /// A disk: a logical unit of a target with several ports, or a disk with several names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FcDisk {
     Unit { wwns: Vec<String>, lun: String },
     Names(Vec<String>),
@@ -80,6 +89,23 @@ impl FcDisk {
         }
     }
 
+    /// The disk of a directory that nothing is mounted at: by its record, or, if upstream's kubelet
+    /// had mounted it there, by a name that can only mean one disk.
+    fn of_directory(dir: &Path, name: &str, was_mounted: bool) -> Option<Self> {
+        let record = fs::read(dir.join(FILE)).ok();
+        let recorded = record.and_then(|json| serde_json::from_slice(&json).ok());
+        if recorded.is_some() {
+            return recorded;
+        }
+        let is_port = |wwn: &String| wwn.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let named = Self::named(name);
+        let is_clear = match &named {
+            Self::Unit { wwns, .. } => wwns.iter().all(is_port),
+            Self::Names(names) => names.len() == 1,
+        };
+        (was_mounted && is_clear).then_some(named)
+    }
+
     /// What identifies the disk among the node's attached volumes.
     fn volume(&self) -> String {
         match self {
@@ -107,10 +133,7 @@ impl FcDisk {
             }),
             Self::Names(names) => {
                 let name = link.strip_prefix("scsi-");
-                // A single name may contain what separates names in that of the directory.
-                name.is_some_and(|name| {
-                    names.iter().any(|known| known == name) || name == self.device()
-                })
+                name.is_some_and(|name| names.iter().any(|known| known == name))
             }
         }
     }
@@ -133,9 +156,14 @@ impl Transport for FibreChannel {
             ),
         };
         let disk = FcDisk::of(source);
+        let volume = match &disk {
+            FcDisk::Unit { .. } => disk.volume(),
+            // With the spaces of the spec.
+            FcDisk::Names(_) => FcDisk::Names(source.wwids.clone().unwrap_or_default()).volume(),
+        };
         Some(DiskSource {
             device: disk.device(),
-            volume: disk.volume(),
+            volume,
             fs_type: source.fs_type.clone(),
             read_only,
             disk,
@@ -183,26 +211,18 @@ impl Transport for FibreChannel {
         _: &'a VolumeHost,
     ) -> PluginFuture<'a, PathBuf> {
         async move {
+            let _turn = self.turn.lock().await;
             let path = dir.to_owned();
             blocking_on_own_files(move || mount::make_dir(&path, 0o750)).await?;
-            for second in 0..=DEVICE_LIMIT {
-                let (kernel, disk) = (self.kernel.clone(), disk.clone());
-                let device = blocking_on_own_files(move || {
-                    let links = disk.links(&kernel)?;
-                    let map = kernel.multipath(&links)?;
-                    // A scan may find more paths, and udev then makes a multipath device.
-                    if second == 0 && map.is_none() {
-                        scan(&kernel)?;
-                        return Ok(None);
-                    }
-                    Ok(map.or_else(|| links.first().cloned()))
-                });
-                if let Some(device) = device.await? {
-                    return Ok(device);
-                }
-                sleep(SECOND).await;
-            }
-            Err(VolumeError::Other("no fc disk found".into()))
+            let device = self.find(disk).await?;
+            let (file, disk) = (dir.join(FILE), disk.clone());
+            blocking_on_own_files(move || {
+                let failed = |error| VolumeError::io("write", &file, error);
+                let json = serde_json::to_vec(&disk).map_err(|error| failed(error.into()))?;
+                atomic_file::replace(&file, &json, 0o640, Durability::Synced).map_err(failed)
+            })
+            .await?;
+            Ok(device)
         }
         .boxed()
     }
@@ -211,23 +231,57 @@ impl Transport for FibreChannel {
         disk.links(kernel)
     }
 
-    fn detach<'a>(&'a self, dirs: DiskDirs, device: &'a str) -> PluginFuture<'a, ()> {
+    fn detach<'a>(
+        &'a self,
+        dirs: DiskDirs,
+        device: &'a str,
+        was_mounted: bool,
+    ) -> PluginFuture<'a, ()> {
         async move {
+            let _turn = self.turn.lock().await;
             let (kernel, device) = (self.kernel.clone(), device.to_owned());
             let dir = dirs.path(&device);
-            blocking_at(&dir.clone(), move || {
-                let disk = DiskDirs::disk(&device);
+            blocking_on_server(&format!("{}/{device}", Self::NAME), move || {
+                let name = DiskDirs::disk(&device);
+                let disk = FcDisk::of_directory(&dir, name, was_mounted);
                 let mut others = dirs.all::<Self>()?;
-                others.retain(|other| *other != device && DiskDirs::disk(other) == disk);
-                if others.is_empty() {
-                    let links = FcDisk::named(disk).links(&kernel)?;
-                    kernel.remove(&links)?;
+                others.retain(|other| *other != device && DiskDirs::disk(other) == name);
+                if let Some(disk) = disk.filter(|_| others.is_empty()) {
+                    kernel.remove(&disk.links(&kernel)?)?;
                 }
                 mount::remove_contents(&dir)
             })
             .await
         }
         .boxed()
+    }
+
+    fn forget(dir: &Path) -> Result<(), VolumeError> {
+        mount::remove_mount_point(&dir.join(FILE))
+    }
+}
+
+impl FibreChannel {
+    /// The device of a disk, after a scan if there is no multipath device.
+    async fn find(&self, disk: &FcDisk) -> Result<PathBuf, VolumeError> {
+        for second in 0..=DEVICE_LIMIT {
+            let (kernel, disk) = (self.kernel.clone(), disk.clone());
+            let device = blocking_on_server(Self::NAME, move || {
+                let links = disk.links(&kernel)?;
+                let map = kernel.multipath(&links)?;
+                // A scan may find more paths, and udev then makes a multipath device.
+                if second == 0 && map.is_none() {
+                    scan(&kernel)?;
+                    return Ok(None);
+                }
+                Ok(map.or_else(|| links.first().cloned()))
+            });
+            if let Some(device) = device.await? {
+                return Ok(device);
+            }
+            sleep(SECOND).await;
+        }
+        Err(VolumeError::Other("no fc disk found".into()))
     }
 }
 

@@ -6,15 +6,20 @@ use std::{
     process::Command,
 };
 
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
 use tracing::warn;
 
 use crate::{VolumeError, entries::children, mount};
 
-/// The file systems of the kernel.
+/// The file systems of the kernel, and the program for its multipath devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     pub(super) sys: PathBuf,
     pub(super) dev: PathBuf,
+    pub(super) multipath: PathBuf,
 }
 
 impl Default for Kernel {
@@ -22,6 +27,7 @@ impl Default for Kernel {
         Self {
             sys: "/sys".into(),
             dev: "/dev".into(),
+            multipath: "multipath".into(),
         }
     }
 }
@@ -30,7 +36,14 @@ impl Kernel {
     /// The multipath device on top of one of these block devices.
     pub(super) fn multipath(&self, devices: &[PathBuf]) -> Result<Option<PathBuf>, VolumeError> {
         let maps = children(&self.sys.join("block"))?.into_iter();
-        let maps: Vec<_> = maps.filter(|(map, _)| map.starts_with("dm-")).collect();
+        // Others, such as those of LVM, are what is on the disk.
+        let is_multipath = |dir: &Path| {
+            let uuid = fs::read_to_string(dir.join("dm/uuid")).unwrap_or_default();
+            uuid.starts_with("mpath-")
+        };
+        let maps: Vec<_> = maps
+            .filter(|(map, dir)| map.starts_with("dm-") && is_multipath(dir))
+            .collect();
         for device in devices {
             let Some(name) = block_name(device) else {
                 continue;
@@ -44,19 +57,23 @@ impl Kernel {
         Ok(None)
     }
 
-    /// Removes block devices that nothing uses, and the multipath devices on top of them first.
+    /// Removes block devices, and the multipath devices on top of them first.
     ///
     /// # Errors
-    /// A multipath device cannot be removed: then its paths stay.
+    /// A device is in use, or a multipath device cannot be removed. Then all that are left stay.
     pub(super) fn remove(&self, devices: &[PathBuf]) -> Result<(), VolumeError> {
         while let Some(map) = self.multipath(devices)? {
-            let mut command = Command::new("multipath");
+            check_unused(&map)?;
+            let mut command = Command::new(&self.multipath);
             command.arg("-f").arg(&map);
             mount::run(command)?;
             if self.multipath(devices)?.as_ref() == Some(&map) {
                 let busy = io::Error::from(io::ErrorKind::ResourceBusy);
                 return Err(VolumeError::io("remove the multipath device", &map, busy));
             }
+        }
+        for device in devices {
+            check_unused(device)?;
         }
         for device in devices {
             let mut command = Command::new("blockdev");
@@ -91,9 +108,25 @@ impl Kernel {
         fs::write(&file, what).map_err(|error| VolumeError::io("write", &file, error))
     }
 
-    /// The links of a directory of `/dev/disk`, with their names.
+    /// The links of a directory of `/dev/disk` that lead to a device, with their names.
     pub(super) fn links(&self, kind: &str) -> Result<Vec<(String, PathBuf)>, VolumeError> {
-        children(&self.dev.join("disk").join(kind))
+        let mut links = children(&self.dev.join("disk").join(kind))?;
+        links.retain(|(_, link)| link.exists());
+        Ok(links)
+    }
+}
+
+/// Fails if a block device is mounted, or used by the kernel otherwise. One that is gone is not.
+fn check_unused(device: &Path) -> Result<(), VolumeError> {
+    // On block devices, the kernel refuses `O_EXCL` while they have an exclusive user.
+    let opened = rustix::fs::open(device, OFlags::EXCL | OFlags::CLOEXEC, Mode::empty());
+    match opened {
+        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) | Ok(_) => Ok(()),
+        Err(error) => Err(VolumeError::io(
+            "remove the block device",
+            device,
+            error.into(),
+        )),
     }
 }
 
@@ -113,6 +146,7 @@ mod tests {
         let kernel = Kernel {
             sys: dir.path().join("sys"),
             dev: dir.path().join("dev"),
+            multipath: "false".into(),
         };
         let slaves = kernel.sys.join("block/dm-0/slaves");
         fs::create_dir_all(&slaves).unwrap();
@@ -125,9 +159,16 @@ mod tests {
         let devices = [device];
         assert_eq!(kernel.multipath(&devices).unwrap(), None);
         fs::write(slaves.join("sda"), "").unwrap();
+        assert_eq!(
+            kernel.multipath(&devices).unwrap(),
+            None,
+            "it is not multipath"
+        );
+        let uuid = kernel.sys.join("block/dm-0/dm/uuid");
+        fs::create_dir_all(uuid.parent().unwrap()).unwrap();
+        fs::write(uuid, "mpath-3600\n").unwrap();
         let map = kernel.dev.join("dm-0");
         assert_eq!(kernel.multipath(&devices).unwrap(), Some(map));
-        // There is no such device for the program, whether it is installed or not.
         kernel.remove(&devices).unwrap_err();
         assert_eq!(fs::read_to_string(&deletion).unwrap(), "");
     }

@@ -37,7 +37,7 @@ fn a_disk_is_named_as_upstream_names_it() {
         (
             names,
             "3600508b4_00105e21-other",
-            "[3600508b4_00105e21 other]",
+            "[3600508b4 00105e21 other]",
         ),
         (single, "3600508b400105e21", "[3600508b400105e21]"),
     ] {
@@ -47,7 +47,9 @@ fn a_disk_is_named_as_upstream_names_it() {
             (device, volume)
         );
         assert_eq!(FcDisk::named(device), source.disk);
-        assert_eq!(FibreChannel::volume_of(device).as_deref(), Some(volume));
+        // The name of a directory does not tell what were spaces.
+        let found = volume.replace("b4 0", "b4_0");
+        assert_eq!(FibreChannel::volume_of(device), Some(found));
     }
 }
 
@@ -85,6 +87,7 @@ impl Node {
         let kernel = Kernel {
             sys: dir.path().join("sys"),
             dev: dir.path().join("dev"),
+            ..Kernel::default()
         };
         fs::create_dir_all(kernel.sys.join("class/scsi_host/host3")).unwrap();
         fs::create_dir_all(kernel.dev.join("disk/by-path")).unwrap();
@@ -97,7 +100,10 @@ impl Node {
             allocatable: Arc::default(),
             events: EventRecorder::default(),
         };
-        let transport = FibreChannel { kernel };
+        let transport = FibreChannel {
+            kernel,
+            turn: Mutex::default(),
+        };
         Self {
             plugin: DiskPlugin { host, transport },
             dir,
@@ -172,6 +178,60 @@ async fn a_device_is_there_as_long_as_a_pod_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_that_was_never_used_stays() {
+    let node = Node::new();
+    node.show("sda", "by-id/scsi-3600508b400105e21");
+    let mut request = node.request(json!({"wwids": ["3600508b400105e21"], "fsType": "none"}));
+    request.spec.mode = VolumeMode::Filesystem;
+    let error = node.plugin.stage(&request).await.unwrap_err().to_string();
+    assert!(error.contains("mkfs.none"), "{error}");
+    let device = node.plugin.device(&request.spec).unwrap().unwrap();
+    node.plugin.unstage(&device).await.unwrap();
+    assert!(!node.is_deleted("sda"));
+    assert_eq!(node.plugin.devices_on_disk().await.unwrap(), []);
+
+    // Two directories of the same disk: the first one to go leaves the disk to the other.
+    let block = node.request(json!({"wwids": ["3600508b400105e21"]}));
+    node.plugin.stage(&block).await.unwrap();
+    let _ = node.plugin.stage(&request).await.unwrap_err();
+    node.plugin.unstage(&device).await.unwrap();
+    assert!(!node.is_deleted("sda"));
+    let device = node.plugin.device(&block.spec).unwrap().unwrap();
+    node.plugin.unstage(&device).await.unwrap();
+    assert!(node.is_deleted("sda"));
+}
+
+#[tokio::test]
+async fn no_name_of_a_disk_leads_elsewhere() {
+    let node = Node::new();
+    let root = node.plugin.host.plugin_dir(FibreChannel::NAME);
+    let elsewhere = node.path("elsewhere");
+    for dir in [&elsewhere, &root.join("other")] {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("data"), "").unwrap();
+    }
+    let path = elsewhere.to_str().unwrap();
+    for name in [
+        "",
+        ".",
+        "..",
+        "volumeDevices",
+        "a/../..",
+        path,
+        "../../elsewhere",
+    ] {
+        let error = node.plugin.device(&spec(json!({"wwids": [name]})));
+        error.unwrap_err();
+        node.plugin.unstage(name).await.unwrap_err();
+        node.plugin
+            .unstage(&format!("volumeDevices/{name}"))
+            .await
+            .unwrap_err();
+    }
+    assert!(elsewhere.join("data").exists() && root.join("other/data").exists());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_may_have_names_of_its_own() {
     let node = Node::new();
     node.show("sdc", "by-id/scsi-3600508b4_0010-5e21");
@@ -186,6 +246,8 @@ async fn a_disk_may_have_names_of_its_own() {
     node.scanned();
     fs::create_dir_all(node.path("sys/block/dm-1/slaves")).unwrap();
     fs::write(node.path("sys/block/dm-1/slaves/sdc"), "").unwrap();
+    fs::create_dir_all(node.path("sys/block/dm-1/dm")).unwrap();
+    fs::write(node.path("sys/block/dm-1/dm/uuid"), "mpath-1").unwrap();
     fs::write(node.path("dev/dm-1"), "").unwrap();
     node.plugin.stage(&request).await.unwrap();
     node.plugin.set_up(&request).await.unwrap();

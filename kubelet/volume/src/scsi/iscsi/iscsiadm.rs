@@ -19,7 +19,7 @@ const EXISTS: i32 = 15;
 const CREDENTIALS: [&str; 4] = ["username", "password", "username_in", "password_in"];
 
 /// The CHAP credentials of a volume.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Credentials {
     pub(super) chap: Chap,
     /// Contents of the secret.

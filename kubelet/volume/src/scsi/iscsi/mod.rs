@@ -127,11 +127,11 @@ impl Transport for Iscsi {
     fn paths(kernel: &Kernel, disk: &IscsiTarget) -> Result<Vec<PathBuf>, VolumeError> {
         let disk = &disk.disk;
         let portals = disk.portals.iter();
-        let paths = portals.map(|portal| sessions::path(kernel, portal, &disk.iqn, &disk.lun));
-        paths.filter_map(Result::transpose).collect()
+        let devices = portals.map(|portal| sessions::device(kernel, portal, &disk.iqn, &disk.lun));
+        devices.filter_map(Result::transpose).collect()
     }
 
-    fn detach<'a>(&'a self, dirs: DiskDirs, device: &'a str) -> PluginFuture<'a, ()> {
+    fn detach<'a>(&'a self, dirs: DiskDirs, device: &'a str, _: bool) -> PluginFuture<'a, ()> {
         self.log_out(dirs, device.to_owned()).boxed()
     }
 }
@@ -175,7 +175,7 @@ impl Iscsi {
             let none = || VolumeError::Other("it has no portal".into());
             return Err(last.unwrap_or_else(none));
         };
-        // udev makes the device after the paths, and usually makes no device for one portal.
+        // It is made after the paths, and usually not for one portal.
         let limit = if disk.portals.len() > 1 {
             MULTIPATH_LIMIT
         } else {
@@ -227,7 +227,7 @@ impl Iscsi {
         for second in 1..=limit {
             let (kernel, its, at) = (self.kernel.clone(), disk.clone(), portal.to_owned());
             let path =
-                blocking_on_own_files(move || sessions::path(&kernel, &at, &its.iqn, &its.lun));
+                blocking_on_own_files(move || sessions::device(&kernel, &at, &its.iqn, &its.lun));
             if let Some(path) = path.await? {
                 return Ok(path);
             }
@@ -280,10 +280,13 @@ async fn credentials(target: &IscsiTarget, host: &VolumeHost) -> Result<Credenti
             let error = format!("couldn't get secret {namespace}/{name} error: {error}");
             VolumeError::Other(error.into())
         })?;
-        let data = secret.data.iter().flatten();
-        credentials.secret = data
-            .map(|(key, value)| (key.clone(), String::from_utf8_lossy(&value.0).into_owned()))
-            .collect();
+        for (key, value) in secret.data.iter().flatten() {
+            let Ok(text) = String::from_utf8(value.0.clone()) else {
+                let error = format!("secret {namespace}/{name}: {key}: it is not UTF-8");
+                return Err(VolumeError::Other(error.into()));
+            };
+            credentials.secret.insert(key.clone(), text);
+        }
     }
     Ok(credentials)
 }

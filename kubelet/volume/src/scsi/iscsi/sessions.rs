@@ -36,8 +36,8 @@ fn all(kernel: &Kernel, iqn: &str) -> Result<Vec<Session>, VolumeError> {
     Ok(found)
 }
 
-/// Number of the SCSI host of the session with a portal of a target.
-pub(super) fn host(kernel: &Kernel, iqn: &str, portal: &str) -> Result<Option<u32>, VolumeError> {
+/// The session with a portal of a target.
+fn with(kernel: &Kernel, iqn: &str, portal: &str) -> Result<Option<Session>, VolumeError> {
     for session in all(kernel, iqn)? {
         for (connection, dir) in children(&session.dir)? {
             if !connection.starts_with("connection") {
@@ -46,52 +46,61 @@ pub(super) fn host(kernel: &Kernel, iqn: &str, portal: &str) -> Result<Option<u3
             let dir = dir.join("iscsi_connection").join(&connection);
             let is_at = |address: &str, port: &str| {
                 let address = text(&dir.join(address));
-                address
-                    .zip(text(&dir.join(port)))
-                    .is_some_and(|(address, port)| {
-                        let address = match address.contains(':') {
-                            true => format!("[{address}]"),
-                            false => address,
-                        };
-                        portal == format!("{address}:{port}")
-                    })
+                let at = address.zip(text(&dir.join(port)));
+                at.is_some_and(|(address, port)| {
+                    let address = match address.contains(':') {
+                        true => format!("[{address}]"),
+                        false => address,
+                    };
+                    portal == format!("{address}:{port}")
+                })
             };
             if is_at("address", "port") || is_at("persistent_address", "persistent_port") {
-                return Ok(Some(session.host));
+                return Ok(Some(session));
             }
         }
     }
     Ok(None)
 }
 
-/// The block devices of a logical unit: one for each session.
-pub(super) fn devices(kernel: &Kernel, iqn: &str, lun: &str) -> Result<Vec<PathBuf>, VolumeError> {
-    let mut devices = Vec::new();
-    for Session { host, dir } in all(kernel, iqn)? {
-        let unit = format!("target{host}:0:0/{host}:0:0:{lun}/block");
-        let names = children(&dir.join(unit))?.into_iter();
-        devices.extend(names.map(|(name, _)| kernel.dev.join(name)));
-    }
-    Ok(devices)
+/// Number of the SCSI host of the session with a portal of a target.
+pub(super) fn host(kernel: &Kernel, iqn: &str, portal: &str) -> Result<Option<u32>, VolumeError> {
+    Ok(with(kernel, iqn, portal)?.map(|session| session.host))
 }
 
-/// The link that udev makes to a logical unit of a portal.
-pub(super) fn path(
+/// The block device of a logical unit, by the session with a portal. The links of udev are not
+/// used: they may still lead to a device that had the name before.
+pub(super) fn device(
     kernel: &Kernel,
     portal: &str,
     iqn: &str,
     lun: &str,
 ) -> Result<Option<PathBuf>, VolumeError> {
-    // Without the brackets of IPv6 addresses.
-    let address = portal.replace(['[', ']'], "");
-    let name = format!("ip-{address}-iscsi-{iqn}-lun-{lun}");
-    let is_path = |link: &str| {
-        // With other transports than TCP, it begins with the PCI address of the adapter.
-        let adapter = link.strip_suffix(&name);
-        adapter.is_some_and(|a| a.is_empty() || a.starts_with("pci-") && a.ends_with('-'))
+    let Some(session) = with(kernel, iqn, portal)? else {
+        return Ok(None);
     };
-    let mut links = kernel.links("by-path")?.into_iter();
-    Ok(links.find(|(link, _)| is_path(link)).map(|(_, path)| path))
+    Ok(session
+        .devices(kernel, lun)?
+        .into_iter()
+        .find(|device| device.exists()))
+}
+
+/// The block devices of a logical unit: one for each session.
+pub(super) fn devices(kernel: &Kernel, iqn: &str, lun: &str) -> Result<Vec<PathBuf>, VolumeError> {
+    let mut devices = Vec::new();
+    for session in all(kernel, iqn)? {
+        devices.extend(session.devices(kernel, lun)?);
+    }
+    Ok(devices)
+}
+
+impl Session {
+    fn devices(&self, kernel: &Kernel, lun: &str) -> Result<Vec<PathBuf>, VolumeError> {
+        let host = self.host;
+        let unit = format!("target{host}:0:0/{host}:0:0:{lun}/block");
+        let names = children(&self.dir.join(unit))?.into_iter();
+        Ok(names.map(|(name, _)| kernel.dev.join(name)).collect())
+    }
 }
 
 /// The contents of a file of sysfs.
@@ -112,6 +121,7 @@ mod tests {
         let kernel = Kernel {
             sys: dir.path().join("sys"),
             dev: dir.path().join("dev"),
+            ..Kernel::default()
         };
         assert_eq!(host(&kernel, IQN, "10.0.0.1:3260").unwrap(), None);
         let session = kernel.sys.join("class/iscsi_host/host7/device/session2");
@@ -140,26 +150,5 @@ mod tests {
             devices(&kernel, IQN, "4").unwrap(),
             [""; 0].map(PathBuf::from)
         );
-    }
-
-    #[test]
-    fn a_disk_has_a_link_for_each_portal() {
-        let dir = tempfile::tempdir().unwrap();
-        let kernel = Kernel {
-            sys: dir.path().join("sys"),
-            dev: dir.path().join("dev"),
-        };
-        let links = kernel.dev.join("disk/by-path");
-        fs::create_dir_all(&links).unwrap();
-        let tcp = format!("ip-fd00::1:3260-iscsi-{IQN}-lun-0");
-        let card = format!("pci-0000:04:00.2-ip-10.0.0.1:860-iscsi-{IQN}-lun-1");
-        for name in [&tcp, &card, &format!("{card}-part1")] {
-            fs::write(links.join(name), "").unwrap();
-        }
-        let path = |portal: &str, lun| path(&kernel, portal, IQN, lun).unwrap();
-        assert_eq!(path("[fd00::1]:3260", "0"), Some(links.join(&tcp)));
-        assert_eq!(path("10.0.0.1:860", "1"), Some(links.join(&card)));
-        assert_eq!(path("10.0.0.1:860", "11"), None);
-        assert_eq!(path("0.0.0.1:860", "1"), None);
     }
 }

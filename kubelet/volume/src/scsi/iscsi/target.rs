@@ -9,6 +9,7 @@ use kubelet_pod_spec::{
     validation::mounts,
 };
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::{VolumeError, scsi::disk_plugin::DiskSource, spec::VolumeSpec};
 
@@ -138,7 +139,10 @@ impl IscsiTarget {
 impl IscsiDisk {
     /// Name of the disk's directory.
     pub(super) fn device(&self) -> String {
-        format!("{INTERFACE}{}/{}{}", self.iface, self.prefix(), self.lun)
+        let Self {
+            iface, iqn, lun, ..
+        } = self;
+        format!("{INTERFACE}{iface}/{}-{iqn}{LUN}{lun}", self.portals[0])
     }
 
     /// What identifies the disk among the node's attached volumes. The portal is as in the spec.
@@ -146,20 +150,15 @@ impl IscsiDisk {
         format!("{portal}:{}:{}", self.iqn, self.lun)
     }
 
-    /// Whether a device is of the same target, as far as the portal tells.
+    /// Whether a device is, or may be, of the same target.
     pub(super) fn is_beside(&self, device: &str) -> bool {
-        let name = device.rsplit_once('/').map_or(device, |(_, name)| name);
-        name.starts_with(&self.prefix())
+        Self::named(device).is_none_or(|other| other.iqn == self.iqn)
     }
 
-    /// Whether a device is of the same disk.
+    /// Whether a device is, or may be, of the same disk: by whatever portal and interface.
     pub(super) fn is_same(&self, device: &str) -> bool {
-        let name = device.rsplit_once('/').map_or(device, |(_, name)| name);
-        name.strip_prefix(&self.prefix()) == Some(&self.lun)
-    }
-
-    fn prefix(&self) -> String {
-        format!("{}-{}{LUN}", self.portals[0], self.iqn)
+        let is_unit = |other: Self| (other.iqn, other.lun) == (self.iqn.clone(), self.lun.clone());
+        Self::named(device).is_none_or(is_unit)
     }
 
     /// Records the disk in the directory of its device.
@@ -170,25 +169,32 @@ impl IscsiDisk {
         atomic_file::replace(&file, &json, 0o640, Durability::Synced).map_err(failed)
     }
 
-    /// The disk of a device, whose directory is not mounted.
+    /// The disk of a device, whose directory is not mounted. If its record is damaged, as by a
+    /// kubelet that was killed, the name of the device tells the disk.
     ///
     /// # Errors
-    /// Neither the record nor the name of the device tells it.
+    /// Neither tells it, or the record cannot be read.
     pub(super) fn load(dir: &Path, device: &str) -> Result<Self, VolumeError> {
         let file = dir.join(FILE);
         let failed = |error| VolumeError::io("read", &file, error);
-        let disk = match fs::read(&file) {
-            Ok(json) => serde_json::from_slice(&json).map_err(|error| failed(error.into()))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::named(device)
-                .ok_or_else(|| {
-                    failed(io::Error::other("the directory is not named after a disk"))
-                })?,
+        let recorded = match fs::read(&file) {
+            Ok(json) => serde_json::from_slice(&json).map_err(|error| failed(error.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(error)),
             Err(error) => return Err(failed(error)),
         };
+        let recorded = recorded.and_then(|disk: Self| disk.checked(&file));
+        recorded.or_else(|error| {
+            warn!(device, %error, "using the name of an iSCSI disk in place of its record");
+            let named = Self::named(device).ok_or(error)?;
+            named.checked(&file)
+        })
+    }
+
+    fn checked(self, file: &Path) -> Result<Self, VolumeError> {
         let mut faults = Faults::default();
-        disk.validate(&field::Path::new(&file.to_string_lossy()), &mut faults);
+        self.validate(&field::Path::new(&file.to_string_lossy()), &mut faults);
         faults.into_result()?;
-        Ok(disk)
+        Ok(self)
     }
 
     /// The disk that a device is named after.
@@ -297,7 +303,13 @@ mod tests {
         assert_eq!(IscsiDisk::named("iface-default/other"), None);
         let device = |lun: u8| format!("iface-x/10.0.2.15:3260-{iqn}-lun-{lun}");
         assert!(named.is_same(&device(2)) && !named.is_same(&device(22)));
-        assert!(named.is_beside(&device(22)) && !named.is_beside("iface-x/10.0.2.15:3260"));
+        assert!(named.is_beside(&device(22)));
+        // The other portal of the same target.
+        assert!(named.is_same(&device(2).replace(".15:", ".16:")));
+        let other = device(2).replace("volume-1", "volume-2");
+        assert!(!named.is_beside(&other) && !named.is_same(&other));
+        // Nothing is known of it.
+        assert!(named.is_beside("iface-x/10.0.2.15:3260"));
 
         let mut own = source;
         own["initiatorName"] = json!("iqn.1994-05.com.example:node");
@@ -351,17 +363,19 @@ mod tests {
         let disk = disk.disk;
         let named = IscsiDisk::load(dir.path(), &device).unwrap();
         assert_eq!((named.portals.len(), &named.iqn), (1, &disk.iqn));
+        let bad = device.replace("h:3260", "--h");
+        IscsiDisk::load(dir.path(), &bad).unwrap_err();
         disk.save(dir.path()).unwrap();
         assert_eq!(IscsiDisk::load(dir.path(), &device).unwrap(), disk);
         // As upstream records it.
         let theirs = r#"{"VolName":"pv","Portals":["h:3260","i:3260"],"Iqn":"iqn.2003-01.io.k8s:d","Lun":"1","InitIface":"default","Iface":"default","InitiatorName":"","MetricsProvider":null}"#;
         fs::write(dir.path().join(FILE), theirs).unwrap();
         assert_eq!(IscsiDisk::load(dir.path(), &device).unwrap(), disk);
-        fs::write(dir.path().join(FILE), theirs.replace("h:3260", "--h")).unwrap();
-        let error = IscsiDisk::load(dir.path(), &device)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("targetPortal"), "{error}");
+        // A record that was not written to its end, and one that could be options.
+        for damaged in [&theirs[..40], &theirs.replace("h:3260", "--h"), ""] {
+            fs::write(dir.path().join(FILE), damaged).unwrap();
+            assert_eq!(IscsiDisk::load(dir.path(), &device).unwrap(), named);
+        }
         let error = IscsiDisk::load(&dir.path().join("none"), "x/y").unwrap_err();
         assert!(error.to_string().contains("iscsi.json"), "{error}");
     }

@@ -42,18 +42,18 @@ case "$*" in
 *--login)
   [ -e {root}/refuses ] && {{ echo "initiator failed authorization" >&2; exit 24; }}
   c=$s/connection$n:0/iscsi_connection/connection$n:0
-  mkdir -p $c $s/iscsi_session/session$n {root}/sys/class/scsi_host/host$n {root}/dev/disk/by-path
+  mkdir -p $c $s/iscsi_session/session$n {root}/sys/class/scsi_host/host$n
   echo {IQN} > $s/iscsi_session/session$n/targetname
   for k in address persistent_address; do echo "${{portal%:*}}" > $c/$k; done
   for k in port persistent_port; do echo "${{portal##*:}}" > $c/$k; done
   for l in 0 1; do
-    mkdir -p $s/target$n:0:0/$n:0:0:$l/block/sd$n$l {root}/sys/block/sd$n$l/device
-    touch {root}/sys/block/sd$n$l/device/delete {root}/dev/sd$n$l
-    ln -sfn {root}/disk {root}/dev/disk/by-path/ip-$portal-iscsi-{IQN}-lun-$l
+    mkdir -p $s/target$n:0:0/$n:0:0:$l/block/sd$n$l {root}/sys/block/sd$n$l/device {root}/dev
+    touch {root}/sys/block/sd$n$l/device/delete
+    if [ -e {root}/disk ]; then ln -sfn {root}/disk {root}/dev/sd$n$l; else touch {root}/dev/sd$n$l; fi
   done ;;
 *--logout)
   [ -e $s ] || exit 21
-  rm -r $s {root}/dev/disk/by-path/ip-$portal-* ;;
+  rm -r $s {root}/dev/sd$n? ;;
 *show)
   printf '# BEGIN\niface.iscsi_ifacename = default\niface.net_ifacename = <empty>\niface.transport_name = tcp\n' ;;
 *auth.password*)
@@ -63,9 +63,12 @@ exit 0
 "#
         );
         let program = dir.path().join("iscsiadm");
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(dir.path().join("disk"), "").unwrap();
+        // `multipath -f DEVICE`
+        let flush = format!("#!/bin/sh\nrm -r {root}/sys/block/${{2##*/}}\n");
+        for (path, text) in [(&program, script), (&dir.path().join("multipath"), flush)] {
+            fs::write(path, text).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let host = VolumeHost {
             root_dir: dir.path().join("kubelet"),
             node_name: "node".to_owned(),
@@ -78,6 +81,7 @@ exit 0
             kernel: Kernel {
                 sys: dir.path().join("sys"),
                 dev: dir.path().join("dev"),
+                multipath: dir.path().join("multipath"),
             },
             iscsiadm: Iscsiadm { program },
             turns: Turns::default(),
@@ -173,7 +177,10 @@ async fn a_device_is_there_as_long_as_a_pod_has_it() {
     let mounted = node.plugin.set_up(&request).await.unwrap();
     assert_eq!(mounted, Mounted::Device(request.dir.clone()));
     assert_eq!(node.plugin.set_up(&request).await.unwrap(), mounted);
-    assert_eq!(fs::canonicalize(&request.dir).unwrap(), node.path("disk"));
+    assert_eq!(
+        fs::canonicalize(&request.dir).unwrap(),
+        node.path("dev/sd01")
+    );
     assert_eq!(node.log(), [""; 0]);
 
     // A restarted kubelet finds it.
@@ -183,7 +190,7 @@ async fn a_device_is_there_as_long_as_a_pod_has_it() {
     // Upstream's link leads to the device itself.
     let held = node.plugin.dirs().path(&device).join("u");
     fs::remove_file(&request.dir).unwrap();
-    symlink(node.path("disk"), &request.dir).unwrap();
+    symlink(node.path("dev/sd01"), &request.dir).unwrap();
     let found = node.plugin.device_on_disk(&request.volume).await.unwrap();
     assert_eq!(found.unwrap().name, device);
 
@@ -218,6 +225,40 @@ async fn sessions_end_with_the_last_disk_of_their_target() {
     fs::remove_file(node.plugin.dirs().path(&second).join("iscsi.json")).unwrap();
     node.plugin.unstage(&second).await.unwrap();
     assert_eq!(node.logins(), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_is_the_same_by_all_of_its_portals() {
+    let node = Node::new();
+    let mut second = disk(1);
+    second["targetPortal"] = json!("10.0.0.1:3261");
+    let requests = [disk(0), second].map(|source| node.request(VolumeMode::Block, source));
+    for request in &requests {
+        node.plugin.stage(request).await.unwrap();
+    }
+    assert_eq!(node.logins(), (2, 0));
+    let [first, second] = requests.map(|request| node.device(&request));
+    node.plugin.unstage(&first).await.unwrap();
+    assert_eq!(node.logins(), (0, 0));
+    node.plugin.unstage(&second).await.unwrap();
+    assert_eq!(node.logins(), (0, 1));
+}
+
+#[tokio::test]
+async fn no_field_leads_to_the_directory_of_another_disk() {
+    let node = Node::new();
+    let used = node.request(VolumeMode::Filesystem, disk(0));
+    let device = node.device(&used);
+    let dir = node.plugin.dirs().path(&device);
+    mount::make_dir(&dir, 0o700).unwrap();
+    let mut hostile = disk(0);
+    hostile["targetPortal"] = json!("../iface-default/10.0.0.1:3260");
+    let request = node.request(VolumeMode::Filesystem, hostile);
+    let error = node.plugin.device(&request.spec).unwrap_err().to_string();
+    assert!(error.contains("iscsi.targetPortal"), "{error}");
+    let other = device.replace("iface-default/", "iface-default/../iface-default/");
+    node.plugin.unstage(&other).await.unwrap_err();
+    assert!(dir.exists());
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,8 +305,9 @@ async fn all_portals_are_used_and_joined() {
     let request = node.request(VolumeMode::Block, source);
     let map = node.path("sys/block/dm-4/slaves");
     fs::create_dir_all(&map).unwrap();
-    // Both paths lead to the same file here, which stands for the block device.
-    fs::write(map.join("disk"), "").unwrap();
+    fs::write(map.join("sd11"), "").unwrap();
+    fs::create_dir_all(node.path("sys/block/dm-4/dm")).unwrap();
+    fs::write(node.path("sys/block/dm-4/dm/uuid"), "mpath-1").unwrap();
     fs::create_dir_all(node.path("dev")).unwrap();
     node.touch("dev/dm-4");
     node.plugin.stage(&request).await.unwrap();
@@ -375,7 +417,6 @@ impl Drop for LoopDevice {
 async fn a_file_system_is_made_once_and_mounted_for_all_pods() {
     let node = Node::new();
     let device = LoopDevice::new(&node.path("file"));
-    fs::remove_file(node.path("disk")).unwrap();
     symlink(&device.0, node.path("disk")).unwrap();
     let mut request = node.request(VolumeMode::Filesystem, disk(0));
     request.fs_group = Some(FsGroup {
@@ -418,6 +459,20 @@ async fn a_file_system_is_made_once_and_mounted_for_all_pods() {
     }
     node.plugin.unstage(&name).await.unwrap();
     assert_eq!(mount_info::within(node.dir.path()).unwrap().len(), 0);
+    assert_eq!(node.logins(), (0, 1));
+
+    // A disk that is mounted elsewhere too stays, and so does its session.
+    node.plugin.stage(&request).await.unwrap();
+    node.logins();
+    let other = node.path("other");
+    mount::make_dir(&other, 0o700).unwrap();
+    mount::mount_program(&device.0, &other, "ext4", &[]).unwrap();
+    let error = node.plugin.unstage(&name).await.unwrap_err().to_string();
+    assert!(error.contains("busy"), "{error}");
+    assert_eq!(node.logins(), (0, 0));
+    assert_eq!(node.devices().await, [name.as_str()]);
+    mount::unmount_all(&other).unwrap();
+    node.plugin.unstage(&name).await.unwrap();
     assert_eq!(node.logins(), (0, 1));
 
     // The disk keeps its file system.
