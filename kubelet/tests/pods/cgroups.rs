@@ -189,10 +189,23 @@ async fn a_cgroup_that_lacks_a_controller_is_completed_while_its_pod_runs_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resize_changes_the_limits_of_the_pod() {
+    for policy in ["NotRequired", "RestartContainer"] {
+        resize_changes_the_limits_of_the_pod(policy).await;
+    }
+}
+
+async fn resize_changes_the_limits_of_the_pod(policy: &str) {
     let (node, cgroups) = (Node::new(), FakeCgroups::new(Driver::Cgroupfs));
     let kubelet = node.start_with(options(&node, &cgroups));
+    let policies: Value = ["cpu", "memory"]
+        .map(|resource| json!({"resourceName": resource, "restartPolicy": policy}))
+        .into();
     let sized = |cpu: &str, memory: &str| {
-        burstable(&json!({"requests": {"cpu": cpu}, "limits": {"cpu": "2", "memory": memory}}))
+        let resources = json!({"requests": {"cpu": cpu}, "limits": {"cpu": "2", "memory": memory}});
+        let mut pod = burstable(&resources);
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resize_policy = serde_json::from_value(policies.clone()).unwrap();
+        pod
     };
     kubelet.add(sized("500m", "64Mi")).await;
     kubelet.until_phase("web", "Running", 3 * SECOND).await;
@@ -206,9 +219,12 @@ async fn a_resize_changes_the_limits_of_the_pod() {
     ] {
         kubelet.update(sized(cpu, memory)).await;
         until("the pod's limits", 10 * SECOND, || limits() == expected).await;
-        let config = node.runtime.running("c")[0].config.clone();
-        let linux = config.linux.unwrap().resources.unwrap();
-        assert_eq!(Some(linux.memory_limit_in_bytes), expected.1);
+        let limit = || {
+            let containers = node.runtime.running("c");
+            let linux = containers.first()?.config.linux.clone()?.resources?;
+            Some(linux.memory_limit_in_bytes)
+        };
+        until("the container's", 10 * SECOND, || limit() == expected.1).await;
     }
     kubelet.stop().await;
 }

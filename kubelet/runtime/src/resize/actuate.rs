@@ -107,6 +107,7 @@ impl RuntimeManager {
         let ResizePlan {
             containers: mut updates,
             whole,
+            restarts: _,
         } = plan;
         let wanted = CpuMemory::of(spec.resources.as_ref());
         if let Some(now) = whole {

@@ -109,18 +109,21 @@ pub(super) fn lower_limit(now: i64, wanted: i64) -> Option<i64> {
     (wanted != 0 && (now == 0 || wanted < now)).then_some(wanted)
 }
 
-/// Everything to resize in place in a pod.
+/// Everything to resize in a pod.
 #[derive(Debug, Default)]
 pub(crate) struct ResizePlan<'a> {
     pub(super) containers: Vec<ContainerResize<'a>>,
     /// The pod-level resources in force, if they change.
     pub(super) whole: Option<CpuMemory>,
+    /// Containers restart for the resize: they were stopped and have not started again, and the
+    /// limits of the pod have to fit their new ones.
+    pub(super) restarts: bool,
 }
 
 impl ResizePlan<'_> {
     /// Whether there is nothing to resize.
     pub(crate) fn is_empty(&self) -> bool {
-        self.containers.is_empty() && self.whole.is_none()
+        self.containers.is_empty() && self.whole.is_none() && !self.restarts
     }
 }
 
@@ -173,6 +176,7 @@ impl RuntimeManager {
                 plan.containers.push(update);
                 continue;
             }
+            plan.restarts = true;
             actions.kill.push(ContainerToKill {
                 id: run.id.clone(),
                 name: run.name.clone(),
