@@ -143,6 +143,11 @@ impl RuntimeManager {
         if let Some(id) = actions.sandbox_id.as_ref().filter(|_| !resizes.is_empty()) {
             synced.resized = true;
             synced.failed |= !self.resize(pod, spec, id, status, resizes).await;
+        } else if let Some(id) = &actions.sandbox_id {
+            let starts = !actions.start.is_empty() || !actions.start_init.is_empty();
+            if starts && self.is_resized_while_ended(pod, spec, status) {
+                self.fit_limits(pod, spec, id).await?;
+            }
         }
         if is_new {
             self.metrics.pod(spec);

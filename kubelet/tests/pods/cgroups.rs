@@ -228,3 +228,38 @@ async fn resize_changes_the_limits_of_the_pod(policy: &str) {
     }
     kubelet.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_of_a_container_that_waits_changes_the_limits_of_the_pod() {
+    let (node, cgroups) = (Node::new(), FakeCgroups::new(Driver::Cgroupfs));
+    let kubelet = node.start_with(options(&node, &cgroups));
+    let sized = |cpu: &str, memory: &str| {
+        burstable(&json!({"requests": {"cpu": cpu}, "limits": {"cpu": "2", "memory": memory}}))
+    };
+    kubelet.add(sized("500m", "64Mi")).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    // It is out of memory each time.
+    for runs in 1.. {
+        assert_eq!(node.runtime.exit_container("c", 137), 1);
+        if runs > 2 {
+            break;
+        }
+        until("the next run", 60 * SECOND, || {
+            node.runtime.running("c").len() == 1
+        })
+        .await;
+    }
+    until("the back-off", 10 * SECOND, || {
+        kubelet.waiting("web") == "CrashLoopBackOff"
+    })
+    .await;
+    kubelet.update(sized("1", "128Mi")).await;
+    until("its next run", 400 * SECOND, || {
+        node.runtime.running("c").len() == 1
+    })
+    .await;
+    let config = cgroups.config(POD).unwrap();
+    let limits = (config.cpu_shares, config.memory);
+    assert_eq!(limits, (Some(1024), Some(128 << 20)));
+    kubelet.stop().await;
+}

@@ -154,6 +154,30 @@ impl RuntimeManager {
         Ok(())
     }
 
+    /// Makes the limits of a pod fit containers that start with other resources than they had.
+    ///
+    /// # Errors
+    /// The containers could not start: the pod's limits could not be raised.
+    pub(crate) async fn fit_limits(
+        &self,
+        pod: &Pod,
+        spec: &PodSpec,
+        sandbox_id: &str,
+    ) -> Result<(), CgroupError> {
+        if let Err(error) = self.update_sandbox(spec, sandbox_id).await {
+            warn!(%error, "cannot resize the pod's sandbox");
+        }
+        let Some(manager) = self.cgroups.manager() else {
+            return Ok(());
+        };
+        manager.raise_limits(pod).await?;
+        if let Err(error) = manager.settle_limits(pod).await {
+            warn!(%error, "cannot lower the limits of the pod");
+        }
+        self.cgroups.announce_change();
+        Ok(())
+    }
+
     async fn update_sandbox(&self, spec: &PodSpec, sandbox_id: &str) -> Result<(), CriError> {
         let total = resources::sandbox_resources(spec, self.rules());
         let told = self

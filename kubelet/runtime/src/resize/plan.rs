@@ -1,7 +1,7 @@
 //! The resize plan of a pod: containers to resize in place, and containers to restart.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use kubelet_cri_client::pod_status::PodStatus;
+use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
 use kubelet_pod_spec::{identity::PodUid, restart_rules::is_sidecar};
 
 use super::{PodGrant, all_containers, cpu_memory::CpuMemory, running};
@@ -193,6 +193,28 @@ impl RuntimeManager {
             actions.start.sort_unstable();
         }
         plan
+    }
+}
+
+impl RuntimeManager {
+    /// Whether a container that has ended had other resources than it will start with.
+    pub(crate) fn is_resized_while_ended(
+        &self,
+        pod: &Pod,
+        spec: &PodSpec,
+        status: &PodStatus,
+    ) -> bool {
+        let is_resized = |granted: &mut PodGrant| {
+            all_containers(spec).any(|container| {
+                let run = status.container(&container.name);
+                let run = run.filter(|run| run.state != ContainerState::Running);
+                let had = run.and_then(|run| granted.actuated(run));
+                let wanted = CpuMemory::of_container(container, spec);
+                had.is_some_and(|had| CpuMemory::of(Some(had)) != wanted)
+            })
+        };
+        let resized = self.grants.update(&PodUid::of(pod), is_resized);
+        resized.unwrap_or_default()
     }
 }
 
