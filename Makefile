@@ -11,7 +11,7 @@ SMALL = --config 'profile.release.opt-level="z"' \
 	--config 'profile.release.package.hyper.opt-level="s"'
 # lld keeps one of several identical functions; other linkers do not know the option.
 ICF = -C link-arg=-Wl,--icf=all
-FOLD = $(shell dir=$$(mktemp -d); echo 'fn main() {}' | rustc - -o $$dir/linked $(ICF) 2>/dev/null \
+FOLD = $$(dir=$$(mktemp -d); echo 'fn main() {}' | rustc - -o $$dir/linked $(ICF) 2>/dev/null \
 	&& echo '$(ICF)'; rm -r $$dir)
 build:
 	deploy/install.sh build
