@@ -305,7 +305,6 @@ fn map_device(link: &Path, device: &Path) -> Result<Mounted, VolumeError> {
 mod tests {
     use std::sync::Arc;
 
-    use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
     use serde_json::json;
 
     use super::*;
@@ -326,14 +325,7 @@ mod tests {
             migrated: false,
         };
         let local = Local {
-            host: VolumeHost {
-                root_dir: dir.path().join("kubelet"),
-                node_name: "node".to_owned(),
-                selinux: None,
-                objects: Arc::new(NoObjects),
-                allocatable: Arc::default(),
-                events: EventRecorder::default(),
-            },
+            host: plugin::tests::host(&dir.path().join("kubelet")),
         };
         let mut request = plugin::tests::request(Arc::default(), spec, NAME);
         request.dir = dir.path().join("mounted");

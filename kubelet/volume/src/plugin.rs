@@ -333,7 +333,24 @@ fn done<'a>() -> PluginFuture<'a, ()> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::Path;
+
+    use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
+
     use super::*;
+    use crate::VolumeHost;
+
+    /// A node without an API server.
+    pub(crate) fn host(root_dir: &Path) -> VolumeHost {
+        VolumeHost {
+            root_dir: root_dir.to_owned(),
+            node_name: "node".to_owned(),
+            selinux: None,
+            objects: Arc::new(NoObjects),
+            allocatable: Arc::default(),
+            events: EventRecorder::default(),
+        }
+    }
 
     /// A request for a volume of a plugin, without a directory.
     pub(crate) fn request(pod: Arc<Pod>, spec: VolumeSpec, plugin: &str) -> MountRequest {

@@ -51,25 +51,15 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
 
 #[cfg(test)]
 mod tests {
-    use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
+    use std::path::Path;
+
     use serde_json::{Value, json};
 
     use super::*;
     use crate::{
-        plugin::tests::request,
+        plugin::tests::{host, request},
         spec::{VolumeMode, VolumeSource, VolumeSpec},
     };
-
-    fn host() -> VolumeHost {
-        VolumeHost {
-            root_dir: "/r".into(),
-            node_name: "node".to_owned(),
-            selinux: None,
-            objects: Arc::new(NoObjects),
-            allocatable: Arc::default(),
-            events: EventRecorder::default(),
-        }
-    }
 
     /// How a volume is measured, with its directory `/dir`.
     fn measured(source: VolumeSource, mode: VolumeMode) -> String {
@@ -81,7 +71,7 @@ mod tests {
             capacity: None,
             migrated: false,
         };
-        let plugins = all(&host(), Arc::default());
+        let plugins = all(&host(Path::new("/r")), Arc::default());
         let plugin = plugins.iter().find(|plugin| plugin.supports(&spec));
         let plugin = plugin.unwrap();
         let request = request(Arc::default(), spec, plugin.name());

@@ -34,7 +34,6 @@ const LUN: &str = "lun";
 /// Seconds until a disk must have appeared after the scan.
 const DEVICE_LIMIT: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
-
 /// Name of the record.
 const FILE: &str = "fc.json";
 

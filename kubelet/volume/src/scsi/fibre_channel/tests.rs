@@ -1,6 +1,5 @@
 use std::{fs, os::unix::fs::symlink, sync::Arc};
 
-use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use serde_json::{Value, json};
 
 use super::*;
@@ -92,14 +91,7 @@ impl Node {
         fs::create_dir_all(kernel.sys.join("class/scsi_host/host3")).unwrap();
         fs::create_dir_all(kernel.dev.join("disk/by-path")).unwrap();
         fs::create_dir_all(kernel.dev.join("disk/by-id")).unwrap();
-        let host = VolumeHost {
-            root_dir: dir.path().join("kubelet"),
-            node_name: "node".to_owned(),
-            selinux: None,
-            objects: Arc::new(NoObjects),
-            allocatable: Arc::default(),
-            events: EventRecorder::default(),
-        };
+        let host = plugin::tests::host(&dir.path().join("kubelet"));
         let transport = FibreChannel {
             kernel,
             turn: Mutex::default(),

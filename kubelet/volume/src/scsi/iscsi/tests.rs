@@ -4,7 +4,6 @@ use std::{
     process::Command,
 };
 
-use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use kubelet_host::mount_info;
 use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};
@@ -69,14 +68,7 @@ exit 0
             fs::write(path, text).unwrap();
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let host = VolumeHost {
-            root_dir: dir.path().join("kubelet"),
-            node_name: "node".to_owned(),
-            selinux: None,
-            objects: Arc::new(NoObjects),
-            allocatable: Arc::default(),
-            events: EventRecorder::default(),
-        };
+        let host = plugin::tests::host(&dir.path().join("kubelet"));
         let transport = Iscsi {
             kernel: Kernel {
                 sys: dir.path().join("sys"),
