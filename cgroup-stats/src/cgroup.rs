@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// The directories of a cgroup. Only in v1 does each controller have its own directory.
@@ -27,6 +28,20 @@ impl Cgroup {
     /// The directory whose `cgroup.procs` has the processes of the cgroup.
     pub fn processes(&self) -> Option<&Path> {
         self.v1("pids").or(self.unified())
+    }
+
+    /// When it was created, as far as the kernel tells: it has the time of the first look. `None` if
+    /// it does not exist.
+    pub fn created_at(&self) -> Option<SystemTime> {
+        let v1 = self
+            .v1
+            .values()
+            .map(|path| path.join("cgroup.clone_children"));
+        let unified = self.unified.iter().map(|path| path.join("cgroup.events"));
+        let times = v1
+            .chain(unified)
+            .filter_map(|file| file.metadata().ok()?.modified().ok());
+        times.min()
     }
 
     /// The parent cgroup.

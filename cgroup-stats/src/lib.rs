@@ -11,6 +11,7 @@ mod cgroup;
 mod cpu_rate;
 mod descriptors;
 mod device;
+mod disk;
 mod limits;
 mod mounts;
 mod network;
@@ -25,6 +26,7 @@ pub use self::{
     cpu_rate::CpuRates,
     descriptors::Descriptors,
     device::DeviceNames,
+    disk::{DiskStats, disks},
     limits::{CpuLimits, MemoryLimits},
     mounts::Mounts,
     network::{Direction, Interface, interfaces},

@@ -104,7 +104,7 @@ impl NodeLogQuery {
             wanted.partition(|name| name.contains(['/', '\\']));
         let refused = |reason: &str| Err((StatusCode::NOT_ACCEPTABLE, format!("query: {reason}")));
         let target = match (&files[..], &services[..]) {
-            ([], []) => return refused("Required value: cannot be empty"),
+            ([], []) => return Err(invalid("query", "", "query cannot be empty")),
             ([file], []) if options == Options::default() => {
                 LogTarget::File(file.replace('\\', "/"))
             }
@@ -306,7 +306,7 @@ mod tests {
     fn what_is_invalid_is_named() {
         let name = "x".repeat(257);
         for (parameters, status, reason) in [
-            (&[("query", " ")][..], 406, "query: Required value"),
+            (&[("query", " ")][..], 400, "query: Invalid value"),
             (
                 &[("query", "a b")],
                 406,

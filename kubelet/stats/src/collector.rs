@@ -6,7 +6,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use cgroup_stats::{
@@ -24,6 +24,7 @@ use crate::{
     node,
     processes::NetworkProcesses,
     subjects::{CgroupSubject, Depth, PodSubject},
+    ulimits::max_open_files,
     usage::{
         CgroupStats, ContainerStats, CpuUsage, Details, MemoryUsage, NodeUsage, PodStats, Tasks,
         Usage,
@@ -161,7 +162,10 @@ impl Collector {
         Some(CgroupStats {
             path: subject.path,
             system_container: subject.system_container,
-            started_at: subject.started_at,
+            started_at: match subject.started_at {
+                0 => cgroup.created_at().map_or(0, nanoseconds),
+                known => known,
+            },
             usage,
         })
     }
@@ -468,8 +472,18 @@ impl Collector {
                 });
                 Descriptors::total(opened.filter_map(Result::ok))
             }),
+            max_open_files: pids
+                .iter()
+                .min()
+                .and_then(|pid| max_open_files(&self.proc, *pid)),
         }
     }
+}
+
+/// Nanoseconds since the epoch.
+fn nanoseconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(0))
 }
 
 /// The number of cgroups whose files take a quarter of the open files that this process may have.

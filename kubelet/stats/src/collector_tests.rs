@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::pod_status::PodStatus;
 
 use super::*;
+use crate::ulimits::SoftLimit;
 
 const POD: &str = "kubepods/burstable/pod1";
 const SANDBOX: &str = "aaaa";
@@ -71,6 +72,8 @@ impl Machine {
         self.write(&format!("proc/{pid}/cgroup"), &format!("0::/{cgroup}\n"));
         let counters = "eth0: 1000 1 0 0 0 0 0 0 2000 2 0 0 0 0 0 0\nlo: 1 1 1 1 1 1 1 1 1 1 1 1\n";
         self.write(&format!("proc/{pid}/net/dev"), counters);
+        let limits = "Max processes 5 6 processes\nMax open files 1024 4096 files\n";
+        self.write(&format!("proc/{pid}/limits"), limits);
         fs::create_dir_all(self.dir.path().join(format!("proc/{pid}/fd"))).unwrap();
     }
 
@@ -140,6 +143,7 @@ async fn a_pod_is_measured_by_its_cgroups() {
     let details = container.usage.details.as_ref().unwrap();
     assert_eq!(details.memory_events.oom_kills, Some(1));
     assert_eq!(details.tasks.processes, Some(1));
+    assert_eq!(details.tasks.max_open_files, Some(SoftLimit::At(1024)));
     let limits = details.cpu_limits.unwrap();
     assert_eq!((limits.quota, limits.period), (Some(50_000), 100_000));
     let pressure = container.usage.cpu.unwrap().pressure.unwrap();
@@ -351,6 +355,17 @@ fn cgroups_beside_pods_are_measured_if_they_exist() {
         (found.usage.cpu.unwrap().total, found.started_at),
         (9_000_000_000, 7)
     );
+    // Only the kernel knows the start of most of them.
+    let events = format!("cgroup/{POD}/cgroup.events");
+    machine.write(&events, "populated 1\n");
+    let created = fs::metadata(machine.dir.path().join(events)).unwrap();
+    let of_kernel = CgroupSubject {
+        started_at: 0,
+        ..subject(&format!("/{POD}"))
+    };
+    let found = collector.cgroup(of_kernel, Depth::Everything).unwrap();
+    assert_eq!(found.started_at, nanoseconds(created.modified().unwrap()));
+    assert!(found.started_at > 0);
     let absent = collector.cgroup(subject("/kubepods/absent"), Depth::Everything);
     assert!(absent.is_none());
 }

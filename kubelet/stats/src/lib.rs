@@ -16,12 +16,14 @@ mod processes;
 mod provider;
 mod runtime;
 mod subjects;
+mod ulimits;
 mod usage;
 
 pub use self::{
     file_systems::{FileSystem, ImageFileSystems, WritableLayer},
     provider::{StatsError, StatsProvider},
     subjects::{CgroupSubject, Depth, PodSubject, Subjects, SystemContainer},
+    ulimits::SoftLimit,
     usage::{
         CgroupStats, ContainerStats, CpuUsage, Details, MemoryUsage, NodeStats, NodeUsage,
         PodStats, Tasks, Usage,

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, sync::Arc};
 
-use cgroup_stats::{CpuTimes, Memory, MemoryLimits, Pressure, Swap, interfaces};
+use cgroup_stats::{CpuTimes, Memory, MemoryLimits, Pressure, Swap, disks, interfaces};
 use jiff::Timestamp;
 use kubelet_host::clock;
 
@@ -68,6 +68,7 @@ pub(crate) fn read(proc: &Path, depth: Depth) -> io::Result<NodeUsage> {
         booted: Timestamp::from_second(seconds).unwrap_or_default(),
         usage,
         interfaces: interfaces(&optional("net/dev")),
+        disks: disks(&optional("diskstats")),
         default_interface: default_interface(&optional("net/route")),
         pid_max: optional("sys/kernel/pid_max")
             .trim()
@@ -76,6 +77,7 @@ pub(crate) fn read(proc: &Path, depth: Depth) -> io::Result<NodeUsage> {
         processes: processes(&optional("loadavg")),
     })
 }
+
 /// Reads `/proc/meminfo` and `/proc/vmstat`.
 fn memory(meminfo: &str, vmstat: &str) -> Memory {
     let kibibytes = |name: &str| number(meminfo, name).saturating_mul(1024);

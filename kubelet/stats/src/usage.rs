@@ -1,10 +1,10 @@
 //! The measured values. Times are nanoseconds since the epoch, sizes are bytes.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use cgroup_stats::{
-    CpuLimits, CpuTimes, Descriptors, DeviceIo, Interface, Memory, MemoryEvents, MemoryLimits,
-    Pressure, Swap,
+    CpuLimits, CpuTimes, Descriptors, DeviceIo, DiskStats, Interface, Memory, MemoryEvents,
+    MemoryLimits, Pressure, Swap,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,6 +13,7 @@ use kubelet_pod_spec::identity::PodUid;
 use crate::{
     file_systems::{FileSystem, ImageFileSystems, WritableLayer},
     subjects::SystemContainer,
+    ulimits::SoftLimit,
 };
 
 /// What a cgroup uses. What the kernel or the runtime does not report is `None`.
@@ -109,6 +110,8 @@ pub struct Tasks {
     pub threads_max: Option<u64>,
     /// The open files of its processes; `None` if it has too many of them.
     pub descriptors: Option<Descriptors>,
+    /// How many files its first process may open.
+    pub max_open_files: Option<SoftLimit>,
 }
 
 /// A cgroup that is not a pod's.
@@ -184,6 +187,8 @@ pub struct NodeUsage {
     pub usage: Usage,
     /// The network interfaces without loopback.
     pub interfaces: Vec<Interface>,
+    /// The disks that were used since the start, by the path of their device.
+    pub disks: HashMap<String, DiskStats>,
     /// The interface of the default route.
     pub default_interface: Option<String>,
     /// The limit on process IDs.

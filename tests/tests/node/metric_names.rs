@@ -82,6 +82,8 @@ const SERIES: &[(&str, &str, &[&str])] = &[
     ("/metrics/cadvisor", "container_fs_reads_bytes_total", DISK),
     ("/metrics/cadvisor", "container_fs_writes_total", DISK),
     ("/metrics/cadvisor", "container_fs_writes_bytes_total", DISK),
+    ("/metrics/cadvisor", "container_fs_inodes_total", DISK),
+    ("/metrics/cadvisor", "container_ulimits_soft", CONTAINER),
     ("/metrics/cadvisor", "container_network_receive_bytes_total", NETWORK),
     ("/metrics/cadvisor", "container_network_receive_packets_total", NETWORK),
     ("/metrics/cadvisor", "container_network_receive_packets_dropped_total", NETWORK),

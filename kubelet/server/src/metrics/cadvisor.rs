@@ -4,6 +4,7 @@
 //! A pod has up to three kinds of rows, which the labels tell apart: its cgroup (no `name`), its
 //! sandbox with the network (`name`, no `container`), and its containers.
 
+mod disks;
 mod families;
 mod machine;
 mod page;

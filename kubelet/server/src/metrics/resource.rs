@@ -24,10 +24,11 @@ pub(super) async fn metrics<V: NodeView>(view: &V) -> Exposition {
             true
         }
     };
-    for name in ["resource_scrape_error", "scrape_error"] {
-        let help = "1 if there was an error while getting container metrics, 0 otherwise";
-        page.gauge(name, help, u8::from(failed));
-    }
+    page.gauge(
+        "resource_scrape_error",
+        "1 if there was an error while getting container metrics, 0 otherwise",
+        u8::from(failed),
+    );
     page
 }
 

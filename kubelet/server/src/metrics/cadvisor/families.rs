@@ -2,15 +2,15 @@
 
 use cgroup_stats::{Direction, Pressure};
 use kubelet_metrics::Exposition;
-use kubelet_stats::{CpuUsage, Details, Usage};
+use kubelet_stats::{CpuUsage, Details, SoftLimit, Usage};
 
 use super::{
     page::{Page, Value, details},
-    rows::{FileSystemRow, Row},
+    rows::Row,
 };
 
-const COUNTER: &str = "counter";
-const GAUGE: &str = "gauge";
+pub(super) const COUNTER: &str = "counter";
+pub(super) const GAUGE: &str = "gauge";
 
 /// Writes all metrics that have values.
 pub(super) fn write(rows: &[Row<'_>], page: &mut Exposition) {
@@ -19,7 +19,7 @@ pub(super) fn write(rows: &[Row<'_>], page: &mut Exposition) {
     page.cpu();
     page.memory();
     page.tasks();
-    page.block_io();
+    page.disk_io();
     page.file_systems();
     page.network();
     page.pressures();
@@ -242,89 +242,20 @@ impl Page<'_> {
         self.of_cpu(names, |it| {
             Some(Value::Integer(it.tasks.descriptors?.sockets))
         });
-    }
-
-    fn block_io(&mut self) {
-        for (name, help, value) in [
-            (
-                "container_fs_reads_bytes_total",
-                "Cumulative count of bytes read",
-                (|io| io.read_bytes) as fn(&cgroup_stats::DeviceIo) -> u64,
-            ),
-            (
-                "container_fs_reads_total",
-                "Cumulative count of reads completed",
-                |io| io.reads,
-            ),
-            (
-                "container_fs_writes_bytes_total",
-                "Cumulative count of bytes written",
-                |io| io.write_bytes,
-            ),
-            (
-                "container_fs_writes_total",
-                "Cumulative count of writes completed",
-                |io| io.writes,
-            ),
-        ] {
-            self.family((name, COUNTER, help), |row, family| {
-                for (device, io) in details(row).iter().flat_map(|it| &it.io) {
-                    family.add(row, &[("device", device)], Value::Integer(value(io)));
-                }
-            });
-        }
         let names = (
-            "container_blkio_device_usage_total",
-            COUNTER,
-            "Blkio Device bytes usage",
+            "container_ulimits_soft",
+            GAUGE,
+            "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice",
         );
         self.family(names, |row, family| {
-            for (device, io) in details(row).iter().flat_map(|it| &it.io) {
-                let (major, minor) = io.device.split_once(':').unwrap_or_default();
-                for (operation, bytes) in [("Read", io.read_bytes), ("Write", io.write_bytes)] {
-                    let labels = [
-                        ("device", device.as_str()),
-                        ("major", major),
-                        ("minor", minor),
-                        ("operation", operation),
-                    ];
-                    family.add(row, &labels, Value::Integer(bytes));
-                }
+            if let Some(limit) = details(row).and_then(|it| it.tasks.max_open_files) {
+                let value = match limit {
+                    SoftLimit::Unlimited => Value::Unlimited,
+                    SoftLimit::At(limit) => Value::Integer(limit),
+                };
+                family.add(row, &[("ulimit", "max_open_files")], value);
             }
         });
-    }
-
-    fn file_systems(&mut self) {
-        for (name, help, value) in [
-            (
-                "container_fs_usage_bytes",
-                "Number of bytes that are consumed by the container on this filesystem.",
-                (|it| it.used) as fn(&FileSystemRow<'_>) -> Option<u64>,
-            ),
-            (
-                "container_fs_limit_bytes",
-                "Number of bytes that can be consumed by the container on this filesystem.",
-                |it| it.file_system.capacity,
-            ),
-            ("container_fs_inodes_total", "Number of Inodes", |it| {
-                it.file_system.inodes
-            }),
-            (
-                "container_fs_inodes_free",
-                "Number of available Inodes",
-                |it| it.file_system.inodes_free,
-            ),
-        ] {
-            self.family((name, GAUGE, help), |row, family| {
-                for found in &row.file_systems {
-                    if let Some(device) = &found.file_system.device
-                        && let Some(value) = value(found)
-                    {
-                        family.add(row, &[("device", device)], Value::Integer(value));
-                    }
-                }
-            });
-        }
     }
 
     fn network(&mut self) {

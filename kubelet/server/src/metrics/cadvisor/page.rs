@@ -13,6 +13,9 @@ pub(super) enum Value {
     Integer(u64),
     /// Nanoseconds, written in seconds.
     Nanoseconds(u64),
+    /// Milliseconds, written in seconds.
+    Milliseconds(u64),
+    Unlimited,
 }
 
 impl Display for Value {
@@ -20,6 +23,8 @@ impl Display for Value {
         match self {
             Self::Integer(number) => number.fmt(f),
             Self::Nanoseconds(number) => (*number as f64 / 1e9).fmt(f),
+            Self::Milliseconds(number) => (*number as f64 / 1e3).fmt(f),
+            Self::Unlimited => f.write_str("-1"),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use cgroup_stats::Interface;
+use cgroup_stats::{DiskStats, Interface};
 use kubelet_metrics::Labels;
 use kubelet_pod_spec::identity;
-use kubelet_stats::{FileSystem, NodeStats, PodStats, Usage, WritableLayer};
+use kubelet_stats::{FileSystem, NodeStats, PodStats, Usage};
 
 /// One cgroup, or a sandbox.
 #[derive(Debug)]
@@ -27,6 +27,12 @@ pub(super) struct FileSystemRow<'a> {
     pub(super) file_system: &'a FileSystem,
     /// The bytes that it uses, if they are known.
     pub(super) used: Option<u64>,
+    /// The inodes: all of them for the node, and those that a container uses.
+    pub(super) inodes: Option<u64>,
+    /// Inodes that are free, for the node only.
+    pub(super) inodes_free: Option<u64>,
+    /// The disk below it, for the node only.
+    pub(super) disk: Option<&'a DiskStats>,
 }
 
 /// The values of cAdvisor's labels.
@@ -78,20 +84,25 @@ pub(super) fn of(stats: &NodeStats) -> Vec<Row<'_>> {
     rows
 }
 
-fn root(stats: &NodeStats) -> Row<'_> {
-    let mut file_systems = vec![FileSystemRow {
-        file_system: &stats.file_system,
-        used: stats.file_system.used,
-    }];
+fn root<'a>(stats: &'a NodeStats) -> Row<'a> {
+    let whole = |file_system: &'a FileSystem, used| FileSystemRow {
+        file_system,
+        used,
+        inodes: file_system.inodes,
+        inodes_free: file_system.inodes_free,
+        disk: file_system
+            .device
+            .as_ref()
+            .and_then(|device| stats.node.disks.get(device)),
+    };
+    let mut file_systems = vec![whole(&stats.file_system, stats.file_system.used)];
     if let Some(images) = &stats.images
         && images.images.device != stats.file_system.device
     {
-        let whole = &images.images;
-        let used = whole.capacity.zip(whole.available);
-        file_systems.push(FileSystemRow {
-            file_system: whole,
-            used: used.map(|(capacity, available)| capacity.saturating_sub(available)),
-        });
+        let of_images = &images.images;
+        let used = of_images.capacity.zip(of_images.available);
+        let used = used.map(|(capacity, available)| capacity.saturating_sub(available));
+        file_systems.push(whole(of_images, used));
     }
     let names = Names {
         id: "/",
@@ -143,7 +154,7 @@ fn add_pod<'a>(pod: &'a PodStats, stats: &'a NodeStats, rows: &mut Vec<Row<'a>>)
     }
     let layers = stats.images.as_ref().map(|images| &images.containers);
     for container in &pod.containers {
-        let used = container.writable_layer.as_ref().and_then(used);
+        let layer = container.writable_layer.as_ref();
         rows.push(Row {
             labels: Names {
                 container: &container.name,
@@ -158,15 +169,17 @@ fn add_pod<'a>(pod: &'a PodStats, stats: &'a NodeStats, rows: &mut Vec<Row<'a>>)
             usage: Some(&container.usage),
             interfaces: &[],
             file_systems: layers
-                .map(|file_system| FileSystemRow { file_system, used })
+                .map(|file_system| FileSystemRow {
+                    file_system,
+                    used: layer.and_then(|layer| layer.used),
+                    inodes: layer.and_then(|layer| layer.inodes_used),
+                    inodes_free: None,
+                    disk: None,
+                })
                 .into_iter()
                 .collect(),
         });
     }
-}
-
-fn used(layer: &WritableLayer) -> Option<u64> {
-    layer.used
 }
 
 fn at(usage: &Usage) -> i64 {
