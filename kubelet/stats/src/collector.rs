@@ -13,7 +13,7 @@ use cgroup_stats::{
     Cgroup, CpuRates, CpuTimes, Descriptors, DeviceIo, DeviceNames, HeldFiles, KernelFileReader,
     Memory, Mounts, Pressure, Resource, is_cgroup_of,
 };
-use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, SandboxStatus};
+use kubelet_cri_client::pod_status::SandboxStatus;
 use kubelet_host::clock;
 use rustix::process::getrlimit;
 use tokio::time::Instant;
@@ -183,7 +183,7 @@ impl Collector {
             interfaces_at: 0,
             interfaces: Vec::new(),
             processes: None,
-            containers: running(subject),
+            containers: subject.running().map(ContainerStats::unmeasured).collect(),
         };
         let Some(cgroup) = self.at(&pod.cgroup) else {
             return Some((pod, false));
@@ -258,8 +258,8 @@ impl Collector {
         subject: &PodSubject,
         sandbox: &SandboxStatus,
     ) {
-        let running = subject.status.containers.iter().filter(|it| is_running(it));
-        let unknown: Vec<&str> = running
+        let unknown: Vec<&str> = subject
+            .running()
             .map(|container| container.id.as_str())
             .chain([sandbox.id.as_str()])
             .filter(|id| !self.members.contains_key(*id))
@@ -492,27 +492,6 @@ fn max_held() -> usize {
         .current
         .unwrap_or(u64::MAX);
     usize::try_from(limit).unwrap_or(usize::MAX) / 4 / HeldFiles::MOST
-}
-
-/// The running containers of the pod's current sandbox, without usage.
-fn running(subject: &PodSubject) -> Vec<ContainerStats> {
-    let all = subject.status.containers.iter();
-    let running = all.filter(|container| is_running(container));
-    running
-        .map(|container| ContainerStats {
-            id: container.id.clone(),
-            name: container.name.clone(),
-            image: container.image.clone(),
-            started_at: container.started_at,
-            cgroup: String::new(),
-            usage: Usage::default(),
-            writable_layer: None,
-        })
-        .collect()
-}
-
-fn is_running(container: &ContainerStatus) -> bool {
-    container.state == ContainerState::Running
 }
 
 /// Nanoseconds since the epoch.

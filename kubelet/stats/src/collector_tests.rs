@@ -1,7 +1,7 @@
 use std::fs;
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_cri_client::pod_status::PodStatus;
+use kubelet_cri_client::pod_status::{ContainerStatus, PodStatus};
 
 use super::*;
 use crate::ulimits::SoftLimit;

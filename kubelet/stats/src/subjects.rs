@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_cri_client::pod_status::PodStatus;
+use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +62,14 @@ pub struct PodSubject {
     pub cgroup: Option<String>,
     /// Its sandboxes and containers in the runtime.
     pub status: Arc<PodStatus>,
+}
+
+impl PodSubject {
+    /// Its running containers.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &ContainerStatus> {
+        let all = self.status.containers.iter();
+        all.filter(|container| container.state == ContainerState::Running)
+    }
 }
 
 /// Lists pods and cgroups for a collection.

@@ -8,6 +8,7 @@ use cgroup_stats::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::pod_status::ContainerStatus;
 use kubelet_pod_spec::identity::PodUid;
 
 use crate::{
@@ -144,6 +145,20 @@ pub struct ContainerStats {
     pub usage: Usage,
     /// What its writable layer uses; `None` if the runtime does not measure it.
     pub writable_layer: Option<WritableLayer>,
+}
+
+impl ContainerStats {
+    pub(crate) fn unmeasured(container: &ContainerStatus) -> Self {
+        Self {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            image: container.image.clone(),
+            started_at: container.started_at,
+            cgroup: String::new(),
+            usage: Usage::default(),
+            writable_layer: None,
+        }
+    }
 }
 
 /// A pod with a sandbox.
