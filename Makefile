@@ -9,14 +9,15 @@
 SMALL = --config 'profile.release.opt-level="z"' \
 	--config 'profile.release.package.h2.opt-level="s"' \
 	--config 'profile.release.package.hyper.opt-level="s"'
-# lld keeps one of several identical functions; other linkers do not know the option.
-ICF = -C link-arg=-Wl,--icf=all
-FOLD = $$(dir=$$(mktemp -d); echo 'fn main() {}' | rustc - -o $$dir/linked $(ICF) 2>/dev/null \
-	&& echo '$(ICF)'; rm -r $$dir)
+# lld keeps one of several identical functions, and packs the addresses that are relocated at start,
+# which glibc can read since 2.36. Other linkers do not know the options.
+LLD = -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-z,pack-relative-relocs
+PACK = $$(dir=$$(mktemp -d); echo 'fn main() {}' | rustc - -o $$dir/linked $(LLD) 2>/dev/null \
+	&& $$dir/linked && echo '$(LLD)'; rm -r $$dir)
 build:
 	deploy/install.sh build
-	cargo rustc --release -p dockershim --bin dockershim -- $(FOLD)
-	cargo rustc --release -p kubelet --bin kubelet $(SMALL) -- $(FOLD)
+	cargo rustc --release -p dockershim --bin dockershim -- $(PACK)
+	cargo rustc --release -p kubelet --bin kubelet $(SMALL) -- $(PACK)
 
 # Runs both binaries on an engine, with an example pod, until Ctrl-C.
 run: build
