@@ -2,8 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
 /// The directories of a cgroup. Only in v1 does each controller have its own directory.
@@ -30,17 +30,17 @@ impl Cgroup {
         self.v1("pids").or(self.unified())
     }
 
-    /// When it was created, as far as the kernel tells: it has the time of the first look. `None` if
-    /// it does not exist.
-    pub fn created_at(&self) -> Option<SystemTime> {
-        let v1 = self
-            .v1
-            .values()
-            .map(|path| path.join("cgroup.clone_children"));
+    /// When it was created, in nanoseconds since the epoch, as far as the kernel tells: it has the
+    /// time of the first look. `None` if it does not exist.
+    pub fn created_at(&self) -> Option<i64> {
+        let v1 = self.v1.values();
+        let v1 = v1.map(|path| path.join("cgroup.clone_children"));
         let unified = self.unified.iter().map(|path| path.join("cgroup.events"));
-        let times = v1
-            .chain(unified)
-            .filter_map(|file| file.metadata().ok()?.modified().ok());
+        let times = v1.chain(unified).filter_map(|file| {
+            let found = file.metadata().ok()?;
+            let seconds = found.mtime().checked_mul(1_000_000_000)?;
+            seconds.checked_add(found.mtime_nsec())
+        });
         times.min()
     }
 

@@ -6,7 +6,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use cgroup_stats::{
@@ -163,7 +163,7 @@ impl Collector {
             path: subject.path,
             system_container: subject.system_container,
             started_at: match subject.started_at {
-                0 => cgroup.created_at().map_or(0, nanoseconds),
+                0 => cgroup.created_at().unwrap_or(0),
                 known => known,
             },
             usage,
@@ -478,12 +478,6 @@ impl Collector {
                 .and_then(|pid| max_open_files(&self.proc, *pid)),
         }
     }
-}
-
-/// Nanoseconds since the epoch.
-fn nanoseconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(0))
 }
 
 /// The number of cgroups whose files take a quarter of the open files that this process may have.

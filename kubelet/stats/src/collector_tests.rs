@@ -1,4 +1,4 @@
-use std::fs;
+use std::{fs, time::SystemTime};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::pod_status::{ContainerStatus, PodStatus};
@@ -359,12 +359,14 @@ fn cgroups_beside_pods_are_measured_if_they_exist() {
     let events = format!("cgroup/{POD}/cgroup.events");
     machine.write(&events, "populated 1\n");
     let created = fs::metadata(machine.dir.path().join(events)).unwrap();
+    let created = created.modified().unwrap();
+    let created = created.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let of_kernel = CgroupSubject {
         started_at: 0,
         ..subject(&format!("/{POD}"))
     };
     let found = collector.cgroup(of_kernel, Depth::Everything).unwrap();
-    assert_eq!(found.started_at, nanoseconds(created.modified().unwrap()));
+    assert_eq!(u128::try_from(found.started_at), Ok(created.as_nanos()));
     assert!(found.started_at > 0);
     let absent = collector.cgroup(subject("/kubepods/absent"), Depth::Everything);
     assert!(absent.is_none());
