@@ -70,9 +70,10 @@ impl VolumePlugin for Local {
         }
     }
 
-    fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
+    fn device<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, Option<String>> {
         let mounted = spec.mode == VolumeMode::Filesystem;
-        Ok(mounted.then(|| spec.inner_name().to_owned()))
+        let name = mounted.then(|| spec.inner_name().to_owned());
+        futures::future::ready(Ok(name)).boxed()
     }
 
     fn stage<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, ()> {
@@ -123,7 +124,7 @@ impl VolumePlugin for Local {
         async move { blocking_at(&path, work).await }.boxed()
     }
 
-    fn expands(&self) -> bool {
+    fn expands(&self, _: &VolumeSpec) -> bool {
         true
     }
 

@@ -171,14 +171,14 @@ impl VolumeManager {
             .iter()
             .find(|plugin| plugin.supports(&spec))
             .ok_or_else(|| VolumeError::Unsupported(spec.name.clone()))?;
-        let device = plugin.device(&spec)?.map(|name| Device {
+        let device = plugin.device(&spec).await?.map(|name| Device {
             plugin: plugin.name().to_owned(),
             name,
         });
         let attachment = plugin.attachment(&spec).await?;
         let volume = PodVolume {
             uid: PodUid::of(pod),
-            plugin: plugin.name().to_owned(),
+            plugin: plugin.name_for(&spec),
             name: spec.dir_name(),
             mode: spec.mode,
         };
@@ -324,7 +324,7 @@ impl VolumeManager {
     }
 
     pub(super) fn plugin(&self, name: &str) -> Option<&Arc<dyn VolumePlugin>> {
-        self.plugins.iter().find(|plugin| plugin.name() == name)
+        self.plugins.iter().find(|plugin| plugin.owns(name))
     }
 
     /// Waits until a condition holds; `false` if it does not in time.

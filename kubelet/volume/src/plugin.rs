@@ -50,7 +50,7 @@ pub type PluginFuture<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
 pub struct PodVolume {
     /// The pod.
     pub uid: PodUid,
-    /// Name of the plugin, with a slash.
+    /// Name of the plugin for this volume: [`VolumePlugin::name_for`].
     pub plugin: String,
     /// Name of the persistent volume, or of the volume in the pod's spec.
     pub name: String,
@@ -232,6 +232,19 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
     /// of the slash.
     fn name(&self) -> &'static str;
 
+    /// Name in a volume's directory, which may differ from [`name`](Self::name) if volumes have
+    /// drivers.
+    fn name_for(&self, spec: &VolumeSpec) -> String {
+        let _ = spec;
+        self.name().to_owned()
+    }
+
+    /// Whether volumes with this name in their directory belong to the plugin, also if an earlier
+    /// kubelet mounted them. The first plugin that owns a name has its volumes.
+    fn owns(&self, name: &str) -> bool {
+        name == self.name()
+    }
+
     /// Whether the volume is of this kind. At most one plugin supports a volume.
     fn supports(&self, spec: &VolumeSpec) -> bool;
 
@@ -250,9 +263,9 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// The spec lacks a part of the name.
-    fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
+    fn device<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, Option<String>> {
         let _ = spec;
-        Ok(None)
+        future::ready(Ok(None)).boxed()
     }
 
     /// Unique name of the volume if a controller has to attach it to the node: see
@@ -291,8 +304,9 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
     /// Makes the volume ready for the pod, or refreshes its contents.
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, Mounted>;
 
-    /// Whether the node has a part in expanding such volumes.
-    fn expands(&self) -> bool {
+    /// Whether the node has a part in expanding the volume.
+    fn expands(&self, spec: &VolumeSpec) -> bool {
+        let _ = spec;
         false
     }
 

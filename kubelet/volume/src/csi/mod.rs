@@ -84,29 +84,8 @@ impl VolumePlugin for Csi {
         self.usage_source(request)
     }
 
-    fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
-        let Some(source) = source::persistent(spec) else {
-            return Ok(None);
-        };
-        for (field, value) in [
-            ("driver", &source.driver),
-            ("volumeHandle", &source.volume_handle),
-        ] {
-            if value.is_empty() {
-                let why = format!("spec.csi.{field} of its persistent volume is empty");
-                return Err(VolumeError::invalid(&spec.name, why));
-            }
-        }
-        if source.driver.contains('/') || source.driver.starts_with('.') {
-            let why = format!("{:?} is not a valid driver name", source.driver);
-            return Err(VolumeError::invalid(&spec.name, why));
-        }
-        Ok(Some(match spec.mode {
-            VolumeMode::Filesystem => {
-                filesystem::device_name(&source.driver, &source.volume_handle)
-            }
-            VolumeMode::Block => block::device_name(spec.inner_name()),
-        }))
+    fn device<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, Option<String>> {
+        futures::future::ready(device_name(spec)).boxed()
     }
 
     fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, Option<String>> {
@@ -155,7 +134,7 @@ impl VolumePlugin for Csi {
         }
     }
 
-    fn expands(&self) -> bool {
+    fn expands(&self, _: &VolumeSpec) -> bool {
         true
     }
 
@@ -207,4 +186,28 @@ impl Csi {
     fn dir(&self) -> PathBuf {
         self.host.plugin_dir(NAME)
     }
+}
+
+/// Name of the device of a persistent volume.
+fn device_name(spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
+    let Some(source) = source::persistent(spec) else {
+        return Ok(None);
+    };
+    for (field, value) in [
+        ("driver", &source.driver),
+        ("volumeHandle", &source.volume_handle),
+    ] {
+        if value.is_empty() {
+            let why = format!("spec.csi.{field} of its persistent volume is empty");
+            return Err(VolumeError::invalid(&spec.name, why));
+        }
+    }
+    if source.driver.contains('/') || source.driver.starts_with('.') {
+        let why = format!("{:?} is not a valid driver name", source.driver);
+        return Err(VolumeError::invalid(&spec.name, why));
+    }
+    Ok(Some(match spec.mode {
+        VolumeMode::Filesystem => filesystem::device_name(&source.driver, &source.volume_handle),
+        VolumeMode::Block => block::device_name(spec.inner_name()),
+    }))
 }

@@ -316,22 +316,8 @@ impl<T: Transport> VolumePlugin for DiskPlugin<T> {
         }
     }
 
-    fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
-        let Some(source) = T::source(spec, "") else {
-            return Ok(None);
-        };
-        // It becomes the name of a directory, which is removed even if the disk was never opened.
-        let mut faults = Faults::default();
-        T::validate(&source.disk, &field::Path::new(T::FIELD), &mut faults);
-        faults.into_result()?;
-        let device = DiskDirs::name(source.device, spec.mode);
-        match DiskDirs::is_name(&device) {
-            true => Ok(Some(device)),
-            false => {
-                let why = format!("{}: {device:?} cannot be a directory", T::FIELD);
-                Err(VolumeError::invalid(&spec.name, why))
-            }
-        }
+    fn device<'a>(&'a self, spec: &'a VolumeSpec) -> PluginFuture<'a, Option<String>> {
+        futures::future::ready(device_name::<T>(spec)).boxed()
     }
 
     /// The controller has nothing to attach, but decides which node has the disk.
@@ -413,6 +399,25 @@ impl<T: Transport> VolumePlugin for DiskPlugin<T> {
             Ok(devices.map(|device| self.found(device)).collect())
         }
         .boxed()
+    }
+}
+
+/// Name of the device of a volume, if it is on a disk.
+fn device_name<T: Transport>(spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
+    let Some(source) = T::source(spec, "") else {
+        return Ok(None);
+    };
+    // It becomes the name of a directory, which is removed even if the disk was never opened.
+    let mut faults = Faults::default();
+    T::validate(&source.disk, &field::Path::new(T::FIELD), &mut faults);
+    faults.into_result()?;
+    let device = DiskDirs::name(source.device, spec.mode);
+    match DiskDirs::is_name(&device) {
+        true => Ok(Some(device)),
+        false => {
+            let why = format!("{}: {device:?} cannot be a directory", T::FIELD);
+            Err(VolumeError::invalid(&spec.name, why))
+        }
     }
 }
 

@@ -155,7 +155,7 @@ async fn a_device_is_there_as_long_as_a_pod_has_it() {
         fs::canonicalize(&request.dir).unwrap(),
         node.path("dev/sda")
     );
-    let device = node.plugin.device(&request.spec).unwrap().unwrap();
+    let device = node.plugin.device(&request.spec).await.unwrap().unwrap();
     assert_eq!(device, "volumeDevices/50060e801049cfd1-lun-1");
     let found = node.plugin.devices_on_disk().await.unwrap();
     assert_eq!(found.len(), 1);
@@ -177,7 +177,7 @@ async fn a_disk_that_was_never_used_stays() {
     request.spec.mode = VolumeMode::Filesystem;
     let error = node.plugin.stage(&request).await.unwrap_err().to_string();
     assert!(error.contains("mkfs.none"), "{error}");
-    let device = node.plugin.device(&request.spec).unwrap().unwrap();
+    let device = node.plugin.device(&request.spec).await.unwrap().unwrap();
     node.plugin.unstage(&device).await.unwrap();
     assert!(!node.is_deleted("sda"));
     assert_eq!(node.plugin.devices_on_disk().await.unwrap(), []);
@@ -188,7 +188,7 @@ async fn a_disk_that_was_never_used_stays() {
     let _ = node.plugin.stage(&request).await.unwrap_err();
     node.plugin.unstage(&device).await.unwrap();
     assert!(!node.is_deleted("sda"));
-    let device = node.plugin.device(&block.spec).unwrap().unwrap();
+    let device = node.plugin.device(&block.spec).await.unwrap().unwrap();
     node.plugin.unstage(&device).await.unwrap();
     assert!(node.is_deleted("sda"));
 }
@@ -212,8 +212,8 @@ async fn no_name_of_a_disk_leads_elsewhere() {
         path,
         "../../elsewhere",
     ] {
-        let error = node.plugin.device(&spec(json!({"wwids": [name]})));
-        error.unwrap_err();
+        let spec = spec(json!({"wwids": [name]}));
+        node.plugin.device(&spec).await.unwrap_err();
         node.plugin.unstage(name).await.unwrap_err();
         node.plugin
             .unstage(&format!("volumeDevices/{name}"))
@@ -250,7 +250,7 @@ async fn a_disk_may_have_names_of_its_own() {
     assert_eq!(node.scanned(), None);
 
     fs::remove_dir_all(node.path("sys/block/dm-1")).unwrap();
-    let device = node.plugin.device(&request.spec).unwrap().unwrap();
+    let device = node.plugin.device(&request.spec).await.unwrap().unwrap();
     node.plugin.tear_down(&request.volume).await.unwrap();
     node.plugin.unstage(&device).await.unwrap();
     assert!(node.is_deleted("sdc"));

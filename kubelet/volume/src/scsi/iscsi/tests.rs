@@ -127,7 +127,8 @@ exit 0
     }
 
     fn device(&self, request: &MountRequest) -> String {
-        self.plugin.device(&request.spec).unwrap().unwrap()
+        let device = self.plugin.device(&request.spec).now_or_never();
+        device.unwrap().unwrap().unwrap()
     }
 
     /// Names of the devices that a restarted kubelet finds.
@@ -246,7 +247,12 @@ async fn no_field_leads_to_the_directory_of_another_disk() {
     let mut hostile = disk(0);
     hostile["targetPortal"] = json!("../iface-default/10.0.0.1:3260");
     let request = node.request(VolumeMode::Filesystem, hostile);
-    let error = node.plugin.device(&request.spec).unwrap_err().to_string();
+    let error = node
+        .plugin
+        .device(&request.spec)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("iscsi.targetPortal"), "{error}");
     let other = device.replace("iface-default/", "iface-default/../iface-default/");
     node.plugin.unstage(&other).await.unwrap_err();
