@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bounded_io;
+pub mod bounded_program;
 pub mod clock;
 pub mod cpu_set;
 pub mod file_work;
