@@ -2,7 +2,7 @@
 //! systems. Some of these programs parse any argument with a leading dash as an option, wherever it
 //! is.
 
-use std::net::Ipv6Addr;
+use std::{collections::BTreeMap, net::Ipv6Addr};
 
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
@@ -18,6 +18,48 @@ const OPTION: &str = "must be comma-separated options of mount(8); an option may
 pub fn validate_nfs(nfs: &NFSVolumeSource, path: &Path, faults: &mut Faults) {
     faults.required_text(&path.child("server"), &nfs.server, nfs_server);
     faults.text(&path.child("path"), &nfs.path, operand_path);
+}
+
+/// Validates the driver and the options of a FlexVolume, inline or persistent.
+pub fn validate_flex_volume(
+    driver: &str,
+    options: Option<&BTreeMap<String, String>>,
+    path: &Path,
+    faults: &mut Faults,
+) {
+    faults.required_text(&path.child("driver"), driver, flex_volume_driver);
+    for key in options.into_iter().flat_map(BTreeMap::keys) {
+        let namespace = key
+            .split_once('/')
+            .map_or(&**key, |(namespace, _)| namespace);
+        let namespace = format!(".{}", namespace.to_lowercase());
+        if namespace.ends_with(".kubernetes.io") || namespace.ends_with(".k8s.io") {
+            let rule = "kubernetes.io and k8s.io namespaces are reserved";
+            faults.invalid(&path.child("options").key(key), key, rule);
+        }
+    }
+}
+
+/// Checks the name of a FlexVolume driver, whose parts are names of directories and programs.
+///
+/// # Errors
+/// What is allowed.
+pub fn flex_volume_driver(text: &str) -> Rule {
+    let (vendor, name) = match text.split_once('/') {
+        Some((vendor, name)) => (Some(vendor), name),
+        None => (None, text),
+    };
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let is_plain = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(fits)
+    };
+    ensure(
+        is_plain(name) && vendor.is_none_or(is_plain),
+        "must be 'driver' or 'vendor/driver' of alphanumeric characters, '.', '_' or '-', and each part must start with an alphanumeric character (e.g. 'example.com/disk')",
+    )?;
+    ensure(text.len() <= 253, "must be no more than 253 characters")?;
+    // Its directory would be that of the volumes of the driver `vendor`.
+    ensure(name != "mounts", "must not be 'mounts'")
 }
 
 /// Checks a text that is passed to a program as an argument.
@@ -198,6 +240,20 @@ mod tests {
             "[fe80::1%e,f]",
         ] {
             assert!(nfs_server(server).is_err(), "{server:?}");
+        }
+    }
+
+    #[test]
+    fn drivers_name_no_program_elsewhere() {
+        for driver in ["lvm", "k8s/nfs", "kubernetes.io/lvm", "Vendor_1/a-b.c"] {
+            assert_eq!(flex_volume_driver(driver), Ok(()), "{driver}");
+        }
+        let long = "a".repeat(254);
+        for driver in [
+            "", ".", "..", "/", "a/", "/a", "../a", "a/..", "a/../b", "a/b/c", "a~b", "a b", "-a",
+            "a/-b", "a\0", "\u{e9}", "a/mounts", "mounts", &long,
+        ] {
+            assert!(flex_volume_driver(driver).is_err(), "{driver:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Invalid pods are rejected in the API server's words; valid pods are accepted.
 
 mod restarts;
+mod volume_programs;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -448,33 +449,6 @@ proptest! {
         ][place].clone();
         faults(&[(pointer, value)]);
     }
-}
-
-#[test]
-fn what_nfs_volumes_give_to_programs() {
-    let volume = |source: Value| {
-        let mut volume = source;
-        volume["name"] = json!("v");
-        faults(&[("/spec/volumes/-", volume)])
-    };
-    let nfs = |server: &str, path: &str| volume(json!({"nfs": {"server": server, "path": path}}));
-    assert_eq!(nfs("nfs.example", "/data"), Vec::<String>::new());
-    one(
-        nfs("-T/x", "/data"),
-        "spec.volumes[1].nfs.server: Invalid value: \"-T/x\": must not begin with '-'",
-    );
-    one(
-        nfs("", "/data"),
-        "spec.volumes[1].nfs.server: Required value",
-    );
-    one(
-        nfs("nfs.example", "data"),
-        "spec.volumes[1].nfs.path: Invalid value: \"data\": must be an absolute path",
-    );
-    one(
-        nfs("nfs.example", "/a\tb"),
-        "spec.volumes[1].nfs.path: Invalid value: \"/a\\tb\": must not contain white space or control characters",
-    );
 }
 
 #[test]

@@ -134,6 +134,10 @@ fn validate_source(volume: &Volume, path: &Path, faults: &mut Faults) {
     if let Some(nfs) = &volume.nfs {
         mounts::validate_nfs(nfs, &path.child("nfs"), faults);
     }
+    if let Some(flex) = &volume.flex_volume {
+        let path = path.child("flexVolume");
+        mounts::validate_flex_volume(&flex.driver, flex.options.as_ref(), &path, faults);
+    }
     if let Some(claim) = &volume.persistent_volume_claim
         && claim.claim_name.is_empty()
     {
