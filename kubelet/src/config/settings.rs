@@ -278,6 +278,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
             .max_container_restart_period
             .map_or(default.max_container_restart_period, span),
         log_rotation: log_rotation(config),
+        volume_plugin_dir: absolute(Path::new(&config.volume_plugin_dir)),
         volume_stats_period: positive_span(config.volume_stats_agg_period),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         shutdown_grace_periods: shutdown_grace_periods(config),

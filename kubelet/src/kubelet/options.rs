@@ -51,6 +51,8 @@ pub struct KubeletOptions {
     pub max_container_restart_period: Duration,
     /// Rotation of container logs; none when unset.
     pub log_rotation: Option<RotationPolicy>,
+    /// Directory of the FlexVolume drivers (`volumePluginDir`).
+    pub volume_plugin_dir: PathBuf,
     /// How often volumes and logs are measured (`volumeStatsAggPeriod`); never when unset.
     pub volume_stats_period: Option<Duration>,
     /// Unsafe sysctls that pods may set: names, or prefixes followed by `*`
@@ -84,6 +86,7 @@ impl Default for KubeletOptions {
             sync_frequency: Duration::from_secs(60),
             max_container_restart_period: Duration::from_secs(300),
             log_rotation: Some(RotationPolicy::default()),
+            volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/".into(),
             volume_stats_period: Some(Duration::from_secs(60)),
             allowed_unsafe_sysctls: Vec::new(),
             shutdown_grace_periods: Vec::new(),

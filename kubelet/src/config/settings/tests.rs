@@ -193,6 +193,20 @@ fn a_flag_wins_over_the_file() {
 }
 
 #[test]
+fn drivers_of_volumes_are_in_one_directory() {
+    let dir = |body: &str, arguments: &[&str]| {
+        let settings = with_file(body, arguments).unwrap();
+        settings.options.volume_plugin_dir
+    };
+    let default = Path::new("/usr/libexec/kubernetes/kubelet-plugins/volume/exec");
+    assert_eq!(dir("", &[]), default);
+    let file = "volumePluginDir: /opt/drivers\n";
+    assert_eq!(dir(file, &[]), Path::new("/opt/drivers"));
+    let flag = "--volume-plugin-dir=/opt/others";
+    assert_eq!(dir(file, &[flag]), Path::new("/opt/others"));
+}
+
+#[test]
 fn volumes_are_measured_unless_the_period_is_negative() {
     let period = |body: &str, arguments: &[&str]| {
         let settings = with_file(body, arguments).unwrap();
