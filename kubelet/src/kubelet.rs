@@ -286,7 +286,11 @@ impl Kubelet {
         let handlers = plugin_handlers(&csi_drivers, csi_node.clone(), managers.devices(), &dra);
         let plugin_manager =
             PluginManager::new(local_node.root_dir.join("plugins_registry"), handlers);
-        let plugins = plugins::all(&volume_host, Arc::clone(&csi_drivers));
+        let plugins = plugins::all(
+            &volume_host,
+            Arc::clone(&csi_drivers),
+            &options.volume_plugin_dir,
+        );
         let volumes = VolumeManager::new(volume_host, plugins);
         let volumes = Arc::new(volumes);
         let (changes, probe_changes) = mpsc::channel(PROBE_CHANGES);

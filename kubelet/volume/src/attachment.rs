@@ -27,3 +27,16 @@ pub(super) async fn missing_in_node(
         None
     })
 }
+
+/// The path of an attached volume's device, as the controller reported it; may be empty.
+pub(super) async fn device_path(
+    objects: &dyn Objects,
+    unique_name: &str,
+) -> Result<String, VolumeError> {
+    let node = objects.node().await?;
+    let status = node.as_ref().and_then(|node| node.status.as_ref());
+    let attached = status.and_then(|status| status.volumes_attached.as_ref());
+    let mut attached = attached.into_iter().flatten();
+    let volume = attached.find(|volume| volume.name == unique_name);
+    Ok(volume.map_or_else(String::new, |volume| volume.device_path.clone()))
+}

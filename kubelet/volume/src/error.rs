@@ -120,6 +120,14 @@ pub enum VolumeError {
         /// Its output, or why it did not run.
         output: String,
     },
+    /// A FlexVolume driver is not installed, or failed.
+    #[error("flexVolume driver {driver:?}: {why}")]
+    FlexVolumeDriver {
+        /// Name of the driver.
+        driver: String,
+        /// The call and its error, or why the driver cannot be called.
+        why: String,
+    },
     /// The persistent volume has mount options, which its kind does not have.
     #[error("mount options are not supported for this volume type")]
     NoMountOptions,

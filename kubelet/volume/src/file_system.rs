@@ -11,8 +11,12 @@ const NOTHING_FOUND: i32 = 2;
 /// Exit code of `fsck` if it left errors uncorrected.
 const UNCORRECTED: i32 = 4;
 
+/// Type of the file systems that are made if no type is wanted.
+const DEFAULT_TYPE: &str = "ext4";
+
 /// Mounts a disk. An empty disk is formatted with `fs_type` first, unless the mount is read-only. A
-/// disk with another file system is never overwritten.
+/// disk with another file system is never overwritten. Any file system is mounted if `fs_type` is
+/// empty.
 pub(super) fn format_and_mount(
     disk: &Path,
     target: &Path,
@@ -27,8 +31,9 @@ pub(super) fn format_and_mount(
             let why = "cannot mount unformatted disk as we are manipulating it in read-only mode";
             return Err(VolumeError::io("mount", disk, std::io::Error::other(why)));
         }
+        None if fs_type.is_empty() => make(disk, DEFAULT_TYPE)?,
         None => make(disk, fs_type)?,
-        Some(other) if other != fs_type => {
+        Some(other) if !fs_type.is_empty() && other != fs_type => {
             let why =
                 format!("failed to mount the volume as {fs_type:?}, it already contains {other}");
             return Err(VolumeError::io("mount", disk, std::io::Error::other(why)));

@@ -16,6 +16,7 @@ mod error;
 mod expansion;
 mod file_system;
 mod files;
+mod flex_volume;
 mod host;
 mod host_path;
 mod huge_pages;

@@ -1,6 +1,6 @@
 //! The supported kinds of volumes.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use kubelet_api_client::tokens::TokenCache;
 
@@ -10,6 +10,7 @@ use super::{
     csi::{Csi, DriverStore},
     downward_api::DownwardApi,
     empty_dir::EmptyDir,
+    flex_volume::FlexVolume,
     host_path::HostPath,
     image::Image,
     local::Local,
@@ -21,8 +22,13 @@ use super::{
     trust_bundles::Order,
 };
 
-/// One plugin per kind; CSI volumes use the registered `drivers`.
-pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePlugin>> {
+/// One plugin per kind; CSI volumes use the registered `drivers`, and FlexVolumes the programs in
+/// `plugin_dir`.
+pub fn all(
+    host: &VolumeHost,
+    drivers: Arc<DriverStore>,
+    plugin_dir: &Path,
+) -> Vec<Arc<dyn VolumePlugin>> {
     let host = || host.clone();
     let tokens = Arc::<TokenCache>::default();
     vec![
@@ -46,13 +52,12 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
             tokens,
             drivers,
         }),
+        Arc::new(FlexVolume::new(host(), plugin_dir)),
     ]
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use serde_json::{Value, json};
 
     use super::*;
@@ -71,7 +76,7 @@ mod tests {
             capacity: None,
             migrated: false,
         };
-        let plugins = all(&host(Path::new("/r")), Arc::default());
+        let plugins = all(&host(Path::new("/r")), Arc::default(), Path::new("/d"));
         let plugin = plugins.iter().find(|plugin| plugin.supports(&spec));
         let plugin = plugin.unwrap();
         let request = request(Arc::default(), spec, plugin.name());
@@ -106,6 +111,7 @@ mod tests {
             ("projected", json!({}), directory),
             ("hostPath", json!({"path": "/"}), "None"),
             ("image", json!({"reference": "i"}), "None"),
+            ("flexVolume", json!({"driver": "d"}), "None"),
             ("nfs", nfs.clone(), file_system),
             ("iscsi", iscsi.clone(), file_system),
             ("fc", json!({"wwids": ["w"]}), file_system),

@@ -85,14 +85,18 @@ async fn is_removed(dir: &Path) {
 #[tokio::test]
 async fn directories_of_gone_pods_are_removed() {
     let node = Node::new();
-    for dir in ["live", "gone/volumes/kubernetes.io~empty-dir/v"] {
+    for dir in [
+        "live",
+        "gone/volumes/kubernetes.io~empty-dir/v",
+        "gone/volumes/example.com~removed-driver/v",
+    ] {
         make(&node.pod(dir));
     }
     for dir in ["ns_a_live", "ns_b_gone", "not-ours"] {
         make(&node.log(dir));
     }
     let host = node.host();
-    let plugins = plugins::all(&host, Arc::default());
+    let plugins = plugins::all(&host, Arc::default(), Path::new("/none"));
     let volumes = Arc::new(VolumeManager::new(host, plugins));
     let cancel = CancellationToken::new();
     let clean = async {
