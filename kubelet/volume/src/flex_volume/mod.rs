@@ -257,3 +257,6 @@ impl FlexVolume {
         Ok(Growth::Done)
     }
 }
+
+#[cfg(test)]
+mod tests;
