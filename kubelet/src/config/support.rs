@@ -132,6 +132,7 @@ const EFFECTIVE: &[&str] = &[
     "tracing.endpoint",
     "tracing.samplingRatePerMillion",
     "userNamespaces.idsPerPod",
+    "volumePluginDir",
     "volumeStatsAggPeriod",
 ];
 

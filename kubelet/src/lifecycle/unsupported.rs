@@ -78,6 +78,7 @@ fn volume_source(volume: &Volume, path: &str, found: &mut UnsupportedFields<'_>)
             | "emptyDir"
             | "ephemeral"
             | "fc"
+            | "flexVolume"
             | "gcePersistentDisk"
             | "hostPath"
             | "image"
@@ -166,6 +167,7 @@ mod tests {
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                          {"name": "c", "configMap": {"name": "c"}},
+                         {"name": "f", "flexVolume": {"driver": "example.com/d"}},
                          {"name": "t", "projected": {"sources": [
                             {"clusterTrustBundle": {"name": "b", "path": "ca.pem"}}]}},
                          {"name": "h", "hostPath": {"path": "/"}}]}"#,
