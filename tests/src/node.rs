@@ -222,6 +222,7 @@ impl Node {
         )?;
         let (config, root) = (config.display().to_string(), path("kubelet"));
         let (links, cgroups) = (path("containers"), self.cgroups.path());
+        let drivers = self.volume_plugin_dir().display().to_string();
         let mut args = vec![
             "--cgroup-root",
             &cgroups,
@@ -231,6 +232,8 @@ impl Node {
             &root,
             "--container-logs-dir",
             &links,
+            "--volume-plugin-dir",
+            &drivers,
             "--hostname-override=node",
             "--node-ip",
             NODE_IP,
@@ -263,6 +266,19 @@ impl Node {
         fs::create_dir_all(self.path("programs"))?;
         fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
         Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
+    }
+
+    /// Installs a shell script as a FlexVolume driver of `example.com`.
+    pub fn install_driver(&self, name: &str, script: &str) -> Result<()> {
+        let dir = self.volume_plugin_dir().join(format!("example.com~{name}"));
+        fs::create_dir_all(&dir)?;
+        let path = dir.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
+        Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
+    }
+
+    fn volume_plugin_dir(&self) -> PathBuf {
+        self.path("volume-plugins")
     }
 
     /// `kill -9` of the kubelet.

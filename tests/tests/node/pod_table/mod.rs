@@ -61,6 +61,7 @@ fn table() -> Vec<Row> {
 #[tokio::test]
 async fn on_docker_through_the_shim() {
     let mut node = Node::with_shim().await.unwrap();
+    volumes::install_driver(&node).unwrap();
     let _registries = registries::start(&mut node).await;
     run::run(&node, "docker", table()).await;
 }
@@ -68,6 +69,7 @@ async fn on_docker_through_the_shim() {
 #[tokio::test]
 async fn on_containerd() {
     let mut node = Node::with_containerd().await.unwrap();
+    volumes::install_driver(&node).unwrap();
     let _registries = registries::start(&mut node).await;
     run::run(&node, "containerd", table()).await;
 }

@@ -2,12 +2,30 @@
 
 use std::{fs, os::unix::fs::symlink};
 
+use anyhow::Result;
+use e2e::node::Node;
+
 use super::row::{Need, Row, contains, one_of, row};
+
+/// Mounts a tmpfs with the options of the volume.
+const DRIVER: &str = r#"success() { echo '{"status": "Success", "capabilities": {"attach": false}}'; }
+case $1 in
+init) success ;;
+mount) mount -t tmpfs flex "$2" && printf '%s' "$3" > "$2/options" && success ;;
+unmount) umount "$2" && success ;;
+*) echo '{"status": "Not supported"}'; exit 1 ;;
+esac"#;
+
+/// Installs the driver `example.com/table` of FlexVolumes.
+pub(crate) fn install_driver(node: &Node) -> Result<()> {
+    node.install_driver("table", DRIVER)
+}
 
 pub(crate) fn rows() -> Vec<Row> {
     let mut rows = empty_dirs();
     rows.extend(host_paths());
     rows.extend(data());
+    rows.extend(flex_volumes());
     rows.extend(mounts());
     rows
 }
@@ -160,6 +178,33 @@ volumes: [{name: v, image: {reference: IMAGE, pullPolicy: Never}}]",
         .phase("Succeeded")
         .log("c", contains("hello from the pod\n"))
         .log("c", contains("refused\n")),
+    ]
+}
+
+fn flex_volumes() -> Vec<Row> {
+    vec![
+        row(
+            "flex-volume",
+            "a driver mounts a volume with its options and the fsGroup",
+            "restartPolicy: Never
+securityContext: {runAsUser: 1000, fsGroup: 4000}
+containers: [{name: c, image: IMAGE, command: [sh, -c, 'cat /v/options; echo; stat -c %g /v/options'], volumeMounts: [{name: v, mountPath: /v}]}]
+volumes: [{name: v, flexVolume: {driver: example.com/table, options: {share: s}}}]",
+        )
+        .phase("Succeeded")
+        .log("c", contains(r#""share":"s""#))
+        .log("c", contains(r#""kubernetes.io/pod.name":"flex-volume-node""#))
+        .log("c", contains("}\n4000\n")),
+        row(
+            "flex-volume-missing",
+            "without its driver, a volume keeps the pod waiting",
+            "restartPolicy: Never
+containers: [{name: c, image: IMAGE, command: [cat, /v/options], volumeMounts: [{name: v, mountPath: /v}]}]
+volumes: [{name: v, flexVolume: {driver: example.com/missing}}]",
+        )
+        .phase("Pending")
+        .container("c", "/state/waiting/reason", "ContainerCreating")
+        .said("example.com~missing/missing"),
     ]
 }
 
