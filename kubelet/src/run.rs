@@ -8,7 +8,10 @@ use std::{
 };
 
 use futures::FutureExt as _;
-use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
+use kubelet_api_client::{
+    events::{EventRecorder, Subject, reason},
+    objects::NoObjects,
+};
 use kubelet_cri_client::{CriClient, CriError, CriOptions};
 use kubelet_host::{
     iptables::{self, UtilityChains},
@@ -191,6 +194,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         },
         sources_ready: Arc::new(move || pod_config.seen_all_sources()),
     };
+    let events = parts.events.clone();
     let (kubelet, pods) = Kubelet::new(parts, &cancel);
     let dependencies = match cluster {
         Some(cluster) => cluster.spawn(&kubelet, &tasks, &cancel),
@@ -214,6 +218,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         )
         .boxed()
         .await
+        .inspect_err(|error| events.warning(Subject::Node, reason::KUBELET_SETUP_FAILED, error))
         .map(|()| Vec::new())
     };
     cancel.cancel();

@@ -4,6 +4,7 @@
 
 use std::{
     fs,
+    net::TcpListener,
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
     time::Duration,
@@ -11,36 +12,47 @@ use std::{
 
 use fake_runtime::FakeRuntime;
 use serde_json::Value;
+use test_api_server::{ApiServer, Caller};
 use test_run::process::Process;
 use tokio::time::{sleep, timeout};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-/// Starts a kubelet on a directory, which keeps the machine's kernel tunables; `variables` precede
-/// it on the command line of `env`.
+/// Fields of a kubelet without servers.
+const NO_SERVERS: &str = "enableServer: false\nhealthzPort: 0\n";
+/// A kubelet that keeps the machine's kernel tunables.
+const KEEP_TUNABLES: &str = "--set-kernel-tunables=false";
+
+/// Starts a kubelet without servers on a directory, which keeps the machine's kernel tunables;
+/// `variables` precede it on the command line of `env`.
 fn start(dir: &Path, fields: &str, variables: &[String]) -> Process {
-    start_with(dir, fields, variables, "--set-kernel-tunables=false")
+    start_with(
+        dir,
+        &format!("{NO_SERVERS}{fields}"),
+        variables,
+        &[KEEP_TUNABLES],
+    )
 }
 
-fn start_with(dir: &Path, fields: &str, variables: &[String], flag: &str) -> Process {
+fn start_with(dir: &Path, fields: &str, variables: &[String], flags: &[&str]) -> Process {
     let config = dir.join("kubelet.yaml");
     let text = format!(
-        "{HEAD}containerRuntimeEndpoint: unix://{}\nenableServer: false\nhealthzPort: 0\n{fields}",
+        "{HEAD}containerRuntimeEndpoint: unix://{}\n{fields}",
         socket(dir).display()
     );
     fs::write(&config, text).unwrap();
-    let flags = [
+    let kubelet = [
         env!("CARGO_BIN_EXE_kubelet").to_owned(),
         format!("--config={}", config.display()),
         format!("--root-dir={}", dir.join("root").display()),
         format!("--container-logs-dir={}", dir.join("logs").display()),
         "--hostname-override=node-1".to_owned(),
-        flag.to_owned(),
         // The runtime starts no processes.
         "--cgroups-per-qos=false".to_owned(),
         "--enforce-node-allocatable=none".to_owned(),
     ];
-    let args: Vec<&str> = variables.iter().chain(&flags).map(String::as_str).collect();
+    let args = variables.iter().chain(&kubelet).map(String::as_str);
+    let args: Vec<&str> = args.chain(flags.iter().copied()).collect();
     let log = dir.join("kubelet.log");
     Process::start("kubelet", None, Path::new("env"), &args, &log).unwrap()
 }
@@ -175,8 +187,11 @@ async fn kernel_tunables_are_set_unless_they_are_protected() {
     );
     let there = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
     let value = || fs::read_to_string(tunables.join("vm/overcommit_memory")).unwrap();
-    let protect = "protectKernelDefaults: true\n";
-    let mut refuses = start_with(dir.path(), protect, &there, "--set-kernel-tunables");
+    let start = |fields: &str| {
+        let fields = format!("{NO_SERVERS}{fields}");
+        start_with(dir.path(), &fields, &there, &["--set-kernel-tunables"])
+    };
+    let mut refuses = start("protectKernelDefaults: true\n");
     let output = output_of_its_end(&mut refuses).await;
     assert!(
         output.contains("vm.overcommit_memory is 0 and must be 1"),
@@ -184,8 +199,7 @@ async fn kernel_tunables_are_set_unless_they_are_protected() {
     );
     assert_eq!(value(), "0");
 
-    let network = "podCIDR: 10.9.0.0/24\n";
-    let starts = start_with(dir.path(), network, &there, "--set-kernel-tunables");
+    let starts = start("podCIDR: 10.9.0.0/24\n");
     until(&starts, "pods' network at the runtime", || {
         runtime.pod_cidr() == "10.9.0.0/24"
     })
@@ -193,4 +207,36 @@ async fn kernel_tunables_are_set_unless_they_are_protected() {
     assert_eq!(value(), "1");
     // This machine lacks the other tunables.
     assert!(starts.output().contains("cannot set kernel tunables"));
+}
+
+#[tokio::test]
+async fn the_cluster_learns_why_a_kubelet_cannot_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new();
+    let _serving = runtime.serve(&socket(dir.path())).unwrap();
+    let server = ApiServer::start().unwrap();
+    let listening = server.listen().await.unwrap();
+    let identity = server.identity(&Caller::node("node-1")).unwrap();
+    let kubeconfig = dir.path().join("kubelet.conf");
+    fs::write(&kubeconfig, listening.kubeconfig(&identity)).unwrap();
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let fields = format!(
+        "address: 127.0.0.1\nport: {port}\nhealthzPort: 0\nfailSwapOn: false\n\
+         authorization: {{mode: AlwaysAllow}}\n"
+    );
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let flags = [KEEP_TUNABLES, &kubeconfig];
+    let mut kubelet = start_with(dir.path(), &fields, &[], &flags);
+    let output = output_of_its_end(&mut kubelet).await;
+    let events = server.list("v1", "events", "default").unwrap();
+    let event = events
+        .iter()
+        .find(|event| event["reason"] == "KubeletSetupFailed");
+    let event = event.unwrap_or_else(|| panic!("{events:?}: {output}"));
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains(&format!("127.0.0.1:{port}")), "{message}");
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["involvedObject"]["name"], "node-1");
 }

@@ -83,6 +83,8 @@ pub const UNHEALTHY: &str = "Unhealthy";
 /// A probe succeeded with a warning.
 pub const PROBE_WARNING: &str = "ProbeWarning";
 
+/// The kubelet cannot start, and exits.
+pub const KUBELET_SETUP_FAILED: &str = "KubeletSetupFailed";
 /// The kubelet is starting.
 pub const STARTING: &str = "Starting";
 /// The node is ready to run pods.

@@ -20,6 +20,8 @@ use crate::request::{ApiError, ask};
 const TRIES: u32 = 12;
 /// Delay between attempts. The first delay is a random part of it.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
+/// How long a kubelet that stops goes on sending the events it has recorded.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// Sends recorded events to the API server. During an outage, events wait in the queue; each is
 /// dropped after its last attempt.
@@ -45,13 +47,29 @@ impl EventSender {
         }
     }
 
-    /// Sends events until cancelled, or until all recorders are dropped.
+    /// Sends events until all recorders are dropped, or until cancelled. Events that were recorded
+    /// by then are still sent, for at most a second: they may say why the kubelet stops.
     pub async fn run(mut self, cancel: CancellationToken) {
-        cancel.run_until_cancelled(self.send_all()).await;
+        let drained = async {
+            cancel.cancelled().await;
+            sleep(DRAIN).await;
+        };
+        tokio::select! {
+            () = self.send_all(&cancel) => {}
+            () = drained => {}
+        }
     }
 
-    async fn send_all(&mut self) {
-        while let Some(event) = self.queue.recv().await {
+    async fn send_all(&mut self, cancel: &CancellationToken) {
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = self.queue.recv() => event,
+                () = cancel.cancelled() => None,
+            };
+            let Some(event) = event else {
+                return;
+            };
             if let Some(event) = self.correlator.correlate(event) {
                 self.send(event).await;
             }

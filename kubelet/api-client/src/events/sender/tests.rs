@@ -104,9 +104,13 @@ fn respond(code: u16, body: &Value) -> Response<Full<Bytes>> {
 }
 
 fn start(server: &Server) -> (EventRecorder, JoinHandle<()>) {
+    start_until(server, CancellationToken::new())
+}
+
+fn start_until(server: &Server, cancel: CancellationToken) -> (EventRecorder, JoinHandle<()>) {
     let (recorder, queue) = EventRecorder::new("node");
     let sender = EventSender::new(server.client(), queue);
-    (recorder, tokio::spawn(sender.run(CancellationToken::new())))
+    (recorder, tokio::spawn(sender.run(cancel)))
 }
 
 fn tell(recorder: &EventRecorder, reason: &str) {
@@ -192,4 +196,29 @@ async fn what_is_refused_is_not_tried_again() {
     drop(recorder);
     sender.await.unwrap();
     assert_eq!(server.requests().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_kubelet_sends_what_it_has_recorded() {
+    let (server, cancel) = (Server::default(), CancellationToken::new());
+    let (recorder, sender) = start_until(&server, cancel.clone());
+    tell(&recorder, "Pulling");
+    tell(&recorder, "Pulled");
+    cancel.cancel();
+    sender.await.unwrap();
+    let sent = server.counts().into_iter().map(|(reason, _)| reason);
+    assert_eq!(sent.collect::<Vec<_>>(), ["Pulling", "Pulled"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_stops_within_a_second_without_the_api_server() {
+    let (server, cancel) = (Server::default(), CancellationToken::new());
+    server.set_away(true);
+    let (recorder, sender) = start_until(&server, cancel.clone());
+    tell(&recorder, "Pulling");
+    sleep(SECOND * 60).await;
+    let cancelled = Instant::now();
+    cancel.cancel();
+    sender.await.unwrap();
+    assert_eq!(cancelled.elapsed().as_secs(), SECOND.as_secs());
 }
