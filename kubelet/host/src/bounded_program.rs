@@ -10,9 +10,9 @@ use std::{
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     pin,
-    process::{Child, Command},
+    process::{Child, ChildStdin, Command},
     time::{Instant, sleep, timeout},
 };
 use tracing::warn;
@@ -25,6 +25,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const READ_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for the end of a killed program.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// Size of an error text in bytes.
+const MAX_ERROR_TEXT: usize = 4096;
 
 /// The limits of a run.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,15 @@ pub struct ProgramOutput {
     pub stderr: Vec<u8>,
 }
 
+impl ProgramOutput {
+    /// The end of its standard error as text.
+    pub fn error_text(&self) -> String {
+        let start = self.stderr.len().saturating_sub(MAX_ERROR_TEXT);
+        let text = String::from_utf8_lossy(&self.stderr[start..]);
+        text.trim().to_owned()
+    }
+}
+
 /// Why a program was not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
@@ -61,20 +72,27 @@ pub enum ProgramError {
     Output(usize),
 }
 
-/// Runs a program without input.
+/// Runs a program with this standard input, which it need not read.
 ///
 /// # Errors
 /// The program cannot be run, or reaches a limit. How it ended is not checked.
-pub async fn run(mut command: Command, limits: Limits) -> Result<ProgramOutput, ProgramError> {
+pub async fn run(
+    mut command: Command,
+    input: &[u8],
+    limits: Limits,
+) -> Result<ProgramOutput, ProgramError> {
     command
-        .stdin(Stdio::null())
+        .stdin(match input {
+            [] => Stdio::null(),
+            _ => Stdio::piped(),
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .process_group(0);
     let mut child = spawn(command).await?;
     let group = ProcessGroup::of(&child);
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let end = async {
         let status = child.wait().await;
         group.ended();
@@ -84,21 +102,22 @@ pub async fn run(mut command: Command, limits: Limits) -> Result<ProgramOutput, 
     let work = async {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let status = {
-            let read = async {
-                let read = (
+            let streams = async {
+                let all = tokio::try_join!(
+                    write(stdin, input),
                     read(stdout, &mut out, limits.output),
                     read_end(stderr, &mut err, limits.output),
                 );
-                tokio::try_join!(read.0, read.1).map(drop)
+                all.map(drop)
             };
-            pin!(read);
+            pin!(streams);
             tokio::select! {
                 status = &mut end => {
-                    let rest = timeout(READ_LIMIT, read).await;
+                    let rest = timeout(READ_LIMIT, streams).await;
                     rest.unwrap_or(Ok(()))?;
                     status?
                 }
-                done = &mut read => {
+                done = &mut streams => {
                     done?;
                     (&mut end).await?
                 }
@@ -132,6 +151,14 @@ async fn spawn(mut command: Command) -> io::Result<Child> {
             spawned => return spawned,
         }
     }
+}
+
+/// Writes the input to a program that may end without reading it.
+async fn write(stdin: Option<ChildStdin>, input: &[u8]) -> Result<(), ProgramError> {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(input).await;
+    }
+    Ok(())
 }
 
 /// Reads a stream with a maximum size to its end.
@@ -243,13 +270,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_prints_and_ends() {
-        let output = run(shell("echo out; echo err >&2; exit 3"), LIMITS).await;
+    async fn a_program_reads_prints_and_ends() {
+        let output = run(shell("cat; echo err >&2; exit 3"), b"in", LIMITS).await;
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(3));
         assert_eq!(
             (&*output.stdout, &*output.stderr),
-            (&b"out\n"[..], &b"err\n"[..])
+            (&b"in"[..], &b"err\n"[..])
         );
     }
 
@@ -261,7 +288,7 @@ mod tests {
             time: Duration::from_millis(500),
             ..LIMITS
         };
-        let error = run(with_child(&file), limits).await.unwrap_err();
+        let error = run(with_child(&file), &[], limits).await.unwrap_err();
         assert_eq!(error.to_string(), "it did not end within 500ms");
         is_gone(&file).await;
     }
@@ -270,7 +297,7 @@ mod tests {
     async fn a_dropped_run_ends_the_program_and_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
-        let task = tokio::spawn(run(with_child(&file), LIMITS));
+        let task = tokio::spawn(run(with_child(&file), &[], LIMITS));
         while !file.exists() {
             sleep(Duration::from_millis(5)).await;
         }
@@ -280,12 +307,21 @@ mod tests {
 
     #[tokio::test]
     async fn endless_output_is_an_error_and_endless_messages_are_cut() {
-        let error = run(shell("yes"), LIMITS).await.unwrap_err();
+        let error = run(shell("yes"), &[], LIMITS).await.unwrap_err();
         assert_eq!(error.to_string(), "its output is longer than 5000 bytes");
         let noise = "yes | head -c 1000000 >&2; echo the end >&2";
-        let output = run(shell(noise), LIMITS).await.unwrap();
+        let output = run(shell(noise), &[], LIMITS).await.unwrap();
         assert_eq!(output.stderr.len(), LIMITS.output);
         assert!(output.stderr.ends_with(b"y\nthe end\n"));
+        let text = output.error_text();
+        assert!(text.len() <= MAX_ERROR_TEXT && text.ends_with("y\nthe end"));
+    }
+
+    #[tokio::test]
+    async fn input_that_is_not_read_delays_nothing() {
+        let input = vec![b'x'; 1024 * 1024];
+        let output = run(shell("echo done"), &input, LIMITS).await.unwrap();
+        assert_eq!(output.stdout, b"done\n");
     }
 
     #[tokio::test]
@@ -295,7 +331,7 @@ mod tests {
         let path = file.display();
         let daemon = format!("sleep 1000 & echo $! > {path}; echo done");
         let begun = Instant::now();
-        let output = run(shell(&daemon), LIMITS).await.unwrap();
+        let output = run(shell(&daemon), &[], LIMITS).await.unwrap();
         assert!(begun.elapsed() < LIMITS.time / 2);
         assert_eq!(output.stdout, b"done\n");
         let pid = fs::read_to_string(&file).unwrap();

@@ -2,7 +2,6 @@
 //! both, as of `client.authentication.k8s.io`. Errors never quote the credentials in its output.
 
 use std::{
-    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,20 +12,18 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use hyper::header::HeaderValue;
 use jiff::Timestamp;
-use kubelet_host::{clock, repeatable::blocking};
+use kubelet_host::{
+    bounded_program::{self, Limits, ProgramError},
+    clock,
+    repeatable::blocking,
+};
 use kubelet_pod_spec::{
     json,
     yaml::{self, DuplicateKeys},
 };
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
-    process::{Child, Command},
-    sync::Mutex,
-    time,
-};
+use tokio::{process::Command, sync::Mutex};
 
 use super::{CredentialsError, bearer};
 use crate::{
@@ -41,12 +38,11 @@ const API_VERSIONS: [&str; 2] = [
 const KIND: &str = "ExecCredential";
 /// The extension of a cluster with the plugin's own configuration.
 const CONFIG_EXTENSION: &str = "client.authentication.k8s.io/exec";
-/// How long a plugin may run. Upstream has no limit.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Maximum size of a plugin's output.
-const MAX_OUTPUT: u64 = 1024 * 1024;
-/// How much of the end of its standard error is kept.
-const STDERR_KEPT: usize = 4096;
+/// Limits of a plugin. Upstream has none.
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(60),
+    output: 1024 * 1024,
+};
 
 /// A program that returns credentials.
 #[derive(Debug)]
@@ -198,36 +194,27 @@ impl ExecPlugin {
         let this = Arc::clone(self);
         let input = blocking(move || this.input()).await;
         let input = input.map_err(|error| error.to_string())??;
-        let mut child = self.spawn(&input)?;
-        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        let Ok(output) = time::timeout(LIMIT, output(&mut child)).await else {
-            if let Some(group) = group {
-                // The program has not been waited for, so that this is still its group.
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            return Err(format!("it returned no credentials within {LIMIT:?}"));
-        };
-        self.credentials(&output?)
+        let output = bounded_program::run(self.command(&input)?, &[], LIMITS).await;
+        let output = output.map_err(|error| match (&error, self.config.install_hint.trim()) {
+            (ProgramError::Io(_), hint) if !hint.is_empty() => format!("{error}\n{hint}"),
+            _ => error.to_string(),
+        })?;
+        if !output.status.success() {
+            return Err(format!("{}: {}", output.status, output.error_text()));
+        }
+        self.credentials(&output.stdout)
     }
 
-    fn spawn(&self, input: &ExecCredential) -> Result<Child, String> {
+    fn command(&self, input: &ExecCredential) -> Result<Command, String> {
         let config = &self.config;
         let input = serde_json::to_string(input).map_err(|error| error.to_string())?;
         let variables = config.env.iter().map(|one| (&one.name, &one.value.0));
-        let spawned = Command::new(&config.command)
+        let mut command = Command::new(&config.command);
+        command
             .args(&config.args)
             .envs(variables)
-            .env("KUBERNETES_EXEC_INFO", input)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .process_group(0)
-            .spawn();
-        spawned.map_err(|error| match config.install_hint.trim() {
-            "" => error.to_string(),
-            hint => format!("{error}\n{hint}"),
-        })
+            .env("KUBERNETES_EXEC_INFO", input);
+        Ok(command)
     }
 
     fn input(&self) -> Result<ExecCredential, String> {
@@ -299,18 +286,6 @@ impl ExecCredentials {
     }
 }
 
-/// Waits for a program; returns what it writes to its standard output.
-async fn output(child: &mut Child) -> Result<Vec<u8>, String> {
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let (output, errors) = tokio::join!(read(stdout), read_end(stderr));
-    let output = output?;
-    let status = child.wait().await.map_err(|error| error.to_string())?;
-    if !status.success() {
-        return Err(format!("{status}: {errors}"));
-    }
-    Ok(output)
-}
-
 /// Decodes an output in JSON or YAML, as upstream.
 fn decode(output: &[u8]) -> Result<ExecCredential, String> {
     let invalid = |at: &str| format!("its output is not an {KIND}{at}");
@@ -320,32 +295,4 @@ fn decode(output: &[u8]) -> Result<ExecCredential, String> {
     let mut document = documents.into_iter().next().unwrap_or_default();
     yaml::remove_nulls(&mut document);
     json::from_value(&document).map_err(|error| invalid(&format!(": {}", error.path)))
-}
-
-/// Reads to the end of a stream with a maximum size.
-async fn read(stream: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    if let Some(stream) = stream {
-        let mut stream = stream.take(MAX_OUTPUT + 1);
-        let done = stream.read_to_end(&mut bytes).await;
-        done.map_err(|error| error.to_string())?;
-    }
-    match u64::try_from(bytes.len()) {
-        Ok(..=MAX_OUTPUT) => Ok(bytes),
-        _ => Err(format!("its output is longer than {MAX_OUTPUT} bytes")),
-    }
-}
-
-/// Reads a stream to its end, and returns the end of its text.
-async fn read_end(stream: Option<impl AsyncRead + Unpin>) -> String {
-    let mut kept = Vec::new();
-    if let Some(mut stream) = stream {
-        let mut part = [0; STDERR_KEPT];
-        while let Ok(length @ 1..) = stream.read(&mut part).await {
-            kept.extend_from_slice(&part[..length]);
-            let excess = kept.len().saturating_sub(STDERR_KEPT);
-            kept.drain(..excess);
-        }
-    }
-    String::from_utf8_lossy(&kept).trim().to_owned()
 }

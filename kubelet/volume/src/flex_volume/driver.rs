@@ -176,7 +176,7 @@ impl Driver {
             time: call.limit(),
             output: MAX_OUTPUT,
         };
-        let output = bounded_program::run(command, limits).await;
+        let output = bounded_program::run(command, &[], limits).await;
         let output = output.map_err(|error| fail(error.to_string()))?;
         let response = Response::of(&output).map_err(fail)?;
         if response.is_none() {

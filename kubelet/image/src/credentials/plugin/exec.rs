@@ -1,18 +1,22 @@
 //! A single run of a plugin: the request goes to its standard input, and the response comes from
 //! its standard output.
 
-use std::{collections::BTreeMap, process::Stdio, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use go_duration::GoDuration;
+use kubelet_host::bounded_program::{self, Limits, ProgramError};
 use kubelet_pod_spec::json::from_slice;
 use serde::{Deserialize, Serialize};
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use tokio::process::Command;
 
 use super::config::CredentialProvider;
 use crate::credentials::{Credential, docker_config::DockerConfig};
 
-/// Deadline of a run, as upstream.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Limits of a run. Upstream has the same deadline.
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(60),
+    output: 1024 * 1024,
+};
 
 /// A request to a plugin. Must not be printed, because it contains a token.
 #[derive(Serialize)]
@@ -58,8 +62,10 @@ pub(super) enum CacheScope {
 pub(super) enum ExecError {
     #[error("cannot run {program}: {message}")]
     Spawn { program: String, message: String },
-    #[error("no response from {program} within {LIMIT:?}")]
+    #[error("no response from {program} within {:?}", LIMITS.time)]
     Deadline { program: String },
+    #[error("the response of {program} is longer than {} bytes", LIMITS.output)]
+    TooLong { program: String },
     #[error("{program}: {status}: {stderr}")]
     Failed {
         program: String,
@@ -125,32 +131,21 @@ pub(super) async fn exec(
         request: &request,
     };
     let input = serde_json::to_vec(&envelope).map_err(|error| spawn(error.to_string()))?;
-    let mut child = Command::new(&provider.program)
+    let mut command = Command::new(&provider.program);
+    command
         .args(&provider.args)
-        .envs(provider.env.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| spawn(error.to_string()))?;
-    let stdin = child.stdin.take();
-    let write = async move {
-        if let Some(mut stdin) = stdin {
-            // A plugin may respond without reading its input.
-            let _ = stdin.write_all(&input).await;
-        }
-    };
-    let run = async { tokio::join!(write, child.wait_with_output()).1 };
-    let output = match tokio::time::timeout(LIMIT, run).await {
-        Ok(output) => output.map_err(|error| spawn(error.to_string()))?,
-        Err(_) => return Err(ExecError::Deadline { program }),
+        .envs(provider.env.iter().map(|(name, value)| (name, value)));
+    let output = match bounded_program::run(command, &input, LIMITS).await {
+        Ok(output) => output,
+        Err(ProgramError::Io(error)) => return Err(spawn(error.to_string())),
+        Err(ProgramError::Time(_)) => return Err(ExecError::Deadline { program }),
+        Err(ProgramError::Output(_)) => return Err(ExecError::TooLong { program }),
     };
     if !output.status.success() {
         return Err(ExecError::Failed {
             program,
             status: output.status.to_string(),
-            stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            stderr: output.error_text(),
         });
     }
     response(&program, &provider.api_version, &output.stdout)

@@ -225,6 +225,15 @@ async fn a_plugin_that_fails_gives_nothing_and_is_asked_again() {
     assert_eq!(users(&provider, "a.example/x", &plain).await, ["me"]);
 }
 
+#[tokio::test]
+async fn a_response_without_an_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let provider = provider(dir.path(), "head -c 2000000 /dev/zero; sleep 1000", None);
+    let error = provider.ask("a.example/x", None).await.unwrap_err();
+    let expected = "is longer than 1048576 bytes";
+    assert!(error.to_string().ends_with(expected), "{error}");
+}
+
 fn attributes(cache_type: TokenCacheType, require: bool) -> TokenAttributes {
     TokenAttributes {
         audience: "registry".to_owned(),
