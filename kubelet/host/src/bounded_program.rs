@@ -105,8 +105,8 @@ pub async fn run(
             let streams = async {
                 let all = tokio::try_join!(
                     write(stdin, input),
-                    read(stdout, &mut out, limits.output),
-                    read_end(stderr, &mut err, limits.output),
+                    read(stdout, &mut out, at_most(limits.output)),
+                    read(stderr, &mut err, end_of(limits.output)),
                 );
                 all.map(drop)
             };
@@ -161,11 +161,11 @@ async fn write(stdin: Option<ChildStdin>, input: &[u8]) -> Result<(), ProgramErr
     Ok(())
 }
 
-/// Reads a stream with a maximum size to its end.
+/// Reads a stream to its end, and passes what was read so far to `bound` after each part.
 async fn read(
     stream: Option<impl AsyncRead + Unpin>,
     bytes: &mut Vec<u8>,
-    max: usize,
+    bound: impl Fn(&mut Vec<u8>) -> Result<(), ProgramError>,
 ) -> Result<(), ProgramError> {
     let Some(mut stream) = stream else {
         return Ok(());
@@ -177,29 +177,23 @@ async fn read(
             return Ok(());
         }
         bytes.extend_from_slice(&part[..length]);
-        if bytes.len() > max {
-            return Err(ProgramError::Output(max));
-        }
+        bound(bytes)?;
     }
 }
 
-/// Reads a stream to its end, and keeps the end of it.
-async fn read_end(
-    stream: Option<impl AsyncRead + Unpin>,
-    bytes: &mut Vec<u8>,
-    max: usize,
-) -> Result<(), ProgramError> {
-    let Some(mut stream) = stream else {
-        return Ok(());
-    };
-    let mut part = [0; 4096];
-    loop {
-        let length = stream.read(&mut part).await?;
-        if length == 0 {
-            return Ok(());
-        }
-        bytes.extend_from_slice(&part[..length]);
+/// Refuses output that is too long.
+const fn at_most(max: usize) -> impl Fn(&mut Vec<u8>) -> Result<(), ProgramError> {
+    move |bytes| match bytes.len() > max {
+        true => Err(ProgramError::Output(max)),
+        false => Ok(()),
+    }
+}
+
+/// Keeps the end of output that is too long.
+const fn end_of(max: usize) -> impl Fn(&mut Vec<u8>) -> Result<(), ProgramError> {
+    move |bytes| {
         bytes.drain(..bytes.len().saturating_sub(max));
+        Ok(())
     }
 }
 
