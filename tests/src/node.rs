@@ -1,6 +1,7 @@
 //! A node per test: an engine, the shim and the kubelet, with temporary directories and sockets, in
 //! one network namespace.
 
+mod pods;
 mod reboot;
 mod runtime_images;
 mod shim;
@@ -19,17 +20,12 @@ use bollard::Docker;
 use cri_proto::runtime::v1::{
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
-use http_body_util::{BodyExt as _, Empty};
-use hyper_util::rt::TokioIo;
-use serde_json::Value;
 use tempfile::TempDir;
 use test_run::process::Process;
-use tokio::{
-    net::UnixStream,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
+pub use self::pods::is_ready;
 use crate::{
     cgroup_root::CgroupRoot,
     containerd::Containerd,
@@ -358,57 +354,6 @@ impl Node {
         Ok(fs::remove_file(self.manifests().join(file))?)
     }
 
-    /// A page of the kubelet's read-only API.
-    pub async fn page(&self, path: &str) -> Result<String> {
-        let body = get(&self.path("kubelet").join("kubelet.sock"), path).await?;
-        Ok(String::from_utf8(body)?)
-    }
-
-    /// The pods that the kubelet serves at `/pods`.
-    pub async fn pods(&self) -> Result<Vec<Value>> {
-        let mut list: Value = serde_json::from_str(&self.page("/pods").await?)?;
-        match list["items"].take() {
-            Value::Array(items) => Ok(items),
-            other => bail!("/pods has no items but {other}"),
-        }
-    }
-
-    /// The static pod of this name, which does not include the suffix with the node's name.
-    pub async fn pod(&self, name: &str) -> Result<Option<Value>> {
-        let full = format!("{name}-node");
-        let pods = self.pods().await?;
-        Ok(pods.into_iter().find(|p| p["metadata"]["name"] == full))
-    }
-
-    /// Waits until the pod exists and `wanted` accepts it. The error after the deadline has the
-    /// last state of the pod and the kubelet's log.
-    pub async fn await_pod(
-        &self,
-        name: &str,
-        within: Duration,
-        wanted: impl Fn(&Value) -> bool,
-    ) -> Result<Value> {
-        let deadline = Instant::now() + within;
-        loop {
-            let pod = self.pod(name).await?;
-            if let Some(pod) = &pod
-                && wanted(pod)
-            {
-                return Ok(pod.clone());
-            }
-            if Instant::now() > deadline {
-                let log = self.kubelet_log();
-                bail!("after {within:?} {name} is {pod:#?}\nkubelet:\n{log}");
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Waits until the pod is running with all its containers ready.
-    pub async fn await_running(&self, name: &str, within: Duration) -> Result<Value> {
-        self.await_pod(name, within, is_ready).await
-    }
-
     /// Waits until `done` returns true. `what` describes the condition in the error after the
     /// deadline.
     pub async fn await_until<F>(&self, what: &str, within: Duration, done: F) -> Result<()>
@@ -456,15 +401,6 @@ impl Drop for Node {
     }
 }
 
-/// Whether a pod is running with all its containers ready.
-pub fn is_ready(pod: &Value) -> bool {
-    pod["status"]["phase"] == "Running"
-        && pod["status"]["conditions"].as_array().is_some_and(|all| {
-            all.iter()
-                .any(|c| c["type"] == "Ready" && c["status"] == "True")
-        })
-}
-
 /// Mounts the file systems of a node.
 fn mount(disks: Disks, dir: &TempDir, runtime: &str) -> Result<Vec<SmallDisk>> {
     let wanted = [("kubelet", disks.kubelet), (runtime, disks.runtime)];
@@ -507,23 +443,4 @@ fn alive(process: &mut Option<Process>, deadline: Instant, problem: &str) -> Res
         bail!("{problem}:\n{}", process.output());
     }
     Ok(())
-}
-
-/// The body of the response to a GET over a unix socket.
-async fn get(socket: &Path, path: &str) -> Result<Vec<u8>> {
-    let stream = UnixStream::connect(socket).await?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let request = hyper::Request::get(path)
-        .header("Host", "kubelet")
-        .body(Empty::<bytes::Bytes>::new())?;
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
-    connection.abort();
-    if !status.is_success() {
-        bail!("GET {path}: {status}: {}", String::from_utf8_lossy(&body));
-    }
-    Ok(body.into())
 }
