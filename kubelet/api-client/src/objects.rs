@@ -129,20 +129,30 @@ impl ObjectError {
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, ObjectError>>;
 
 /// A source of the API objects that pods refer to. Results are as current as the source can make
-/// them without a request per call; calls are cheap.
+/// them without a request per call; calls are cheap. A source without objects of a kind leaves its
+/// method as it is.
 pub trait Objects: fmt::Debug + Send + Sync {
     /// A config map.
-    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>>;
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
+        let _ = namespace;
+        none("configmap", name)
+    }
 
     /// A secret.
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>>;
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
+        let _ = namespace;
+        none("secret", name)
+    }
 
     /// A persistent volume claim.
     fn persistent_volume_claim<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> Answer<'a, Arc<PersistentVolumeClaim>>;
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        let _ = namespace;
+        none("persistentvolumeclaim", name)
+    }
 
     /// Updates the status of a claim with a strategic merge patch, and returns the claim.
     fn patch_claim_status<'a>(
@@ -156,16 +166,24 @@ pub trait Objects: fmt::Debug + Send + Sync {
     }
 
     /// A persistent volume.
-    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>>;
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
+        none("persistentvolume", name)
+    }
 
     /// A CSI driver.
-    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>>;
+    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
+        none("csidriver", name)
+    }
 
     /// A runtime class.
-    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>>;
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        none("runtimeclass.node.k8s.io", name)
+    }
 
     /// A volume attachment.
-    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>>;
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        none("volumeattachment", name)
+    }
 
     /// A claim of devices.
     fn resource_claim<'a>(
@@ -182,7 +200,10 @@ pub trait Objects: fmt::Debug + Send + Sync {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> Answer<'a, Arc<ServiceAccount>>;
+    ) -> Answer<'a, Arc<ServiceAccount>> {
+        let _ = namespace;
+        none("serviceaccount", name)
+    }
 
     /// Requests a token of a service account.
     fn service_account_token<'a>(
@@ -190,7 +211,10 @@ pub trait Objects: fmt::Debug + Send + Sync {
         namespace: &'a str,
         service_account: &'a str,
         request: TokenRequestSpec,
-    ) -> Answer<'a, TokenRequestStatus>;
+    ) -> Answer<'a, TokenRequestStatus> {
+        let _ = (namespace, request);
+        none("serviceaccount", service_account)
+    }
 
     /// A cluster trust bundle. Its content is the same in every version of the API.
     fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
@@ -206,7 +230,9 @@ pub trait Objects: fmt::Debug + Send + Sync {
     }
 
     /// All services of the cluster, for environment variables. Empty without an API server.
-    fn services(&self) -> Answer<'_, Vec<Arc<Service>>>;
+    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// At least the services visible to pods in a namespace: those in the namespace, and the API
     /// server's own.
@@ -215,7 +241,9 @@ pub trait Objects: fmt::Debug + Send + Sync {
     }
 
     /// This node. `None` without an API server.
-    fn node(&self) -> Answer<'_, Option<Arc<Node>>>;
+    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Whether the kubelet runs without an API server.
     fn is_standalone(&self) -> bool {
@@ -227,69 +255,16 @@ pub trait Objects: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoObjects;
 
+impl Objects for NoObjects {
+    fn is_standalone(&self) -> bool {
+        true
+    }
+}
+
 fn none<'a, T: Send + 'a>(resource: &'static str, name: &str) -> Answer<'a, T> {
     let error = ObjectError::Standalone {
         resource,
         name: name.to_owned(),
     };
     Box::pin(std::future::ready(Err(error)))
-}
-
-impl Objects for NoObjects {
-    fn config_map<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
-        none("configmap", name)
-    }
-
-    fn secret<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
-        none("secret", name)
-    }
-
-    fn persistent_volume_claim<'a>(
-        &'a self,
-        _: &'a str,
-        name: &'a str,
-    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
-        none("persistentvolumeclaim", name)
-    }
-
-    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
-        none("persistentvolume", name)
-    }
-
-    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
-        none("csidriver", name)
-    }
-
-    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
-        none("runtimeclass.node.k8s.io", name)
-    }
-
-    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
-        none("volumeattachment", name)
-    }
-
-    fn service_account<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Arc<ServiceAccount>> {
-        none("serviceaccount", name)
-    }
-
-    fn service_account_token<'a>(
-        &'a self,
-        _: &'a str,
-        service_account: &'a str,
-        _: TokenRequestSpec,
-    ) -> Answer<'a, TokenRequestStatus> {
-        none("serviceaccount", service_account)
-    }
-
-    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
-    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    fn is_standalone(&self) -> bool {
-        true
-    }
 }

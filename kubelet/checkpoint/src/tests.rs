@@ -3,13 +3,11 @@ use std::{fs, future::pending};
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequestSpec, TokenRequestStatus},
     certificates::v1beta1::ClusterTrustBundle,
-    core::v1::{
-        ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
-    },
+    core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service},
     node::v1::RuntimeClass,
-    storage::v1::{CSIDriver, VolumeAttachment},
+    storage::v1::CSIDriver,
 };
-use kubelet_api_client::objects::{Answer, NoObjects, ObjectError, Objects};
+use kubelet_api_client::objects::{Answer, ObjectError, Objects};
 use serde_json::{Value, json};
 
 use super::{objects::CheckpointedObjects, *};
@@ -103,18 +101,6 @@ impl Objects for Server {
         self.object("runtimeclass.node.k8s.io", "", name, class)
     }
 
-    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
-        NoObjects.volume_attachment(name)
-    }
-
-    fn service_account<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> Answer<'a, Arc<ServiceAccount>> {
-        NoObjects.service_account(namespace, name)
-    }
-
     fn service_account_token<'a>(
         &'a self,
         _: &'a str,
@@ -157,10 +143,6 @@ impl Objects for Server {
                 service("elsewhere", "db"),
             ]
         })
-    }
-
-    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
-        Box::pin(std::future::ready(Ok(None)))
     }
 }
 

@@ -1,23 +1,10 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use k8s_openapi::{
-    api::{
-        core::v1::{
-            ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service,
-            ServiceAccount,
-        },
-        node::v1::RuntimeClass,
-        storage::v1::{CSIDriver, VolumeAttachment},
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::sleep;
 
 use super::*;
-use crate::objects::{Answer, NoObjects};
+use crate::objects::Answer;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3600;
@@ -48,40 +35,6 @@ impl Server {
 }
 
 impl Objects for Server {
-    fn config_map<'a>(&'a self, a: &'a str, b: &'a str) -> Answer<'a, Arc<ConfigMap>> {
-        NoObjects.config_map(a, b)
-    }
-    fn secret<'a>(&'a self, a: &'a str, b: &'a str) -> Answer<'a, Arc<Secret>> {
-        NoObjects.secret(a, b)
-    }
-    fn persistent_volume_claim<'a>(
-        &'a self,
-        a: &'a str,
-        b: &'a str,
-    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
-        NoObjects.persistent_volume_claim(a, b)
-    }
-    fn persistent_volume<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
-        NoObjects.persistent_volume(a)
-    }
-    fn csi_driver<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<CSIDriver>> {
-        NoObjects.csi_driver(a)
-    }
-    fn runtime_class<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
-        NoObjects.runtime_class(a)
-    }
-    fn volume_attachment<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
-        NoObjects.volume_attachment(a)
-    }
-    fn service_account<'a>(&'a self, a: &'a str, b: &'a str) -> Answer<'a, Arc<ServiceAccount>> {
-        NoObjects.service_account(a, b)
-    }
-    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
-        NoObjects.services()
-    }
-    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
-        NoObjects.node()
-    }
     fn service_account_token<'a>(
         &'a self,
         _: &'a str,

@@ -11,14 +11,9 @@ use std::{
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequestSpec, TokenRequestStatus},
-    core::v1::{
-        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, PodSpec, Secret, Service,
-        ServiceAccount,
-    },
-    node::v1::RuntimeClass,
-    storage::v1::{CSIDriver, VolumeAttachment},
+    core::v1::{PodSpec, ServiceAccount},
 };
-use kubelet_api_client::objects::{Answer, NoObjects};
+use kubelet_api_client::objects::Answer;
 use serde_json::{Value, json};
 
 use super::*;
@@ -33,37 +28,6 @@ struct Accounts {
 }
 
 impl Objects for Accounts {
-    fn config_map<'a>(&'a self, a: &'a str, b: &'a str) -> Answer<'a, Arc<ConfigMap>> {
-        NoObjects.config_map(a, b)
-    }
-    fn secret<'a>(&'a self, a: &'a str, b: &'a str) -> Answer<'a, Arc<Secret>> {
-        NoObjects.secret(a, b)
-    }
-    fn persistent_volume_claim<'a>(
-        &'a self,
-        a: &'a str,
-        b: &'a str,
-    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
-        NoObjects.persistent_volume_claim(a, b)
-    }
-    fn persistent_volume<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
-        NoObjects.persistent_volume(a)
-    }
-    fn csi_driver<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<CSIDriver>> {
-        NoObjects.csi_driver(a)
-    }
-    fn runtime_class<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
-        NoObjects.runtime_class(a)
-    }
-    fn volume_attachment<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
-        NoObjects.volume_attachment(a)
-    }
-    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
-        NoObjects.services()
-    }
-    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
-        NoObjects.node()
-    }
     fn service_account<'a>(
         &'a self,
         namespace: &'a str,

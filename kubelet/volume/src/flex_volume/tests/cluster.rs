@@ -1,14 +1,7 @@
 //! The API objects of a cluster, as far as drivers need them.
 
 use futures::future;
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequestSpec, TokenRequestStatus},
-    core::v1::{
-        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
-    },
-    node::v1::RuntimeClass,
-    storage::v1::{CSIDriver, VolumeAttachment},
-};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kubelet_api_client::objects::{Answer, NoObjects, Objects};
 use parking_lot::Mutex;
 
@@ -51,54 +44,5 @@ impl Objects for Cluster {
 
     fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
         future::ready(Ok(self.node.lock().clone())).boxed()
-    }
-
-    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
-        NoObjects.config_map(namespace, name)
-    }
-
-    fn persistent_volume_claim<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
-        NoObjects.persistent_volume_claim(namespace, name)
-    }
-
-    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
-        NoObjects.persistent_volume(name)
-    }
-
-    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
-        NoObjects.csi_driver(name)
-    }
-
-    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
-        NoObjects.runtime_class(name)
-    }
-
-    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
-        NoObjects.volume_attachment(name)
-    }
-
-    fn service_account<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> Answer<'a, Arc<ServiceAccount>> {
-        NoObjects.service_account(namespace, name)
-    }
-
-    fn service_account_token<'a>(
-        &'a self,
-        namespace: &'a str,
-        service_account: &'a str,
-        request: TokenRequestSpec,
-    ) -> Answer<'a, TokenRequestStatus> {
-        NoObjects.service_account_token(namespace, service_account, request)
-    }
-
-    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
-        NoObjects.services()
     }
 }
