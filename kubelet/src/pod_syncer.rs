@@ -228,7 +228,7 @@ impl Syncer {
             deadline::MESSAGE,
         );
         let verdict = Verdict {
-            phase: Phase::Failed,
+            always_fails: true,
             reason: deadline::REASON.to_owned(),
             message: deadline::MESSAGE.to_owned(),
             disruption: None,
@@ -251,7 +251,7 @@ impl Syncer {
         );
         self.admission.count_rejection(&rejection);
         let verdict = Verdict {
-            phase: Phase::Failed,
+            always_fails: true,
             message: format!("Pod was rejected: {}", rejection.message),
             reason: rejection.reason,
             disruption: None,
@@ -430,6 +430,7 @@ impl PodSyncer for Syncer {
         &self,
         subject: WorkerPod,
         status: Arc<PodStatus>,
+        verdict: Option<Verdict>,
     ) -> Result<(), WorkerError> {
         let status = if status.is_running() {
             // A container was started meanwhile. The status after its end has yet to be read.
@@ -449,7 +450,7 @@ impl PodSyncer for Syncer {
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),
                     ending: true,
-                    verdict: None,
+                    verdict: verdict.as_ref(),
                     held_back: None,
                     resize: None,
                 },

@@ -387,7 +387,7 @@ impl SyncLoop<'_> {
         self.workers.update(pod);
         let kill = Kill {
             verdict: Some(Verdict {
-                phase: Phase::Failed,
+                always_fails: true,
                 reason: rejection.reason,
                 message,
                 disruption: None,

@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_node::shutdown::order::{Group, ShutdownGracePeriod, grouped};
-use kubelet_pod_spec::{
-    identity::{self, PodUid},
-    phase::Phase,
-};
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -84,7 +81,7 @@ fn own_period(pod: &Arc<Pod>) -> Option<Duration> {
 fn verdict() -> Verdict {
     let message = "Pod was terminated in response to imminent node shutdown.";
     Verdict {
-        phase: Phase::Failed,
+        always_fails: false,
         reason: "Terminated".to_owned(),
         message: message.to_owned(),
         disruption: Some(message.to_owned()),

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_pod_spec::{
     identity::{self, PodUid},
-    phase::Phase,
     priority,
     qos::QosClass,
     resources,
@@ -22,7 +21,7 @@ use crate::{
 /// The outcome of a preempted pod, in upstream's words.
 pub fn verdict() -> Verdict {
     Verdict {
-        phase: Phase::Failed,
+        always_fails: false,
         reason: "Preempting".to_owned(),
         message: "Preempted in order to admit critical pod".to_owned(),
         disruption: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),

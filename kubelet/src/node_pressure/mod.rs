@@ -10,7 +10,7 @@ use kubelet_eviction::{
     Eviction, EvictionHost, MemoryMark, MemoryNotifier, Observed, PodUsages, Reclaim, UsageDepth,
 };
 use kubelet_garbage_collector::{ContainerCollector, ImageCollector, RemovedContainers};
-use kubelet_pod_spec::{identity::PodUid, phase::Phase};
+use kubelet_pod_spec::identity::PodUid;
 use tokio::time::timeout;
 
 pub(crate) use self::measurements::MachineMeasurements;
@@ -74,7 +74,7 @@ impl EvictionHost for NodeHost<'_> {
         } = eviction;
         let uid = PodUid::of(pod);
         let verdict = Verdict {
-            phase: Phase::Failed,
+            always_fails: false,
             reason: kubelet_eviction::REASON.to_owned(),
             disruption: is_disruption.then(|| message.clone()),
             message,

@@ -168,7 +168,6 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
-    use kubelet_pod_spec::phase::Phase;
     use proptest::prelude::*;
 
     use super::*;
@@ -207,7 +206,7 @@ mod tests {
     fn what_a_pod_failed_for_stays() {
         let mut mailbox = Mailbox::default();
         let verdict = Verdict {
-            phase: Phase::Failed,
+            always_fails: true,
             reason: "Evicted".to_owned(),
             message: "no memory".to_owned(),
             disruption: None,

@@ -24,6 +24,7 @@ use tracing::Instrument as _;
 pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
 use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
+use crate::status::Verdict;
 
 /// Grace period of pods that only the runtime knows, as upstream.
 const ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(1);
@@ -91,11 +92,13 @@ pub trait PodSyncer: Send + Sync + 'static {
         kill: Option<Kill>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 
-    /// Reports the end of a pod whose containers have all ended, and releases its resources.
+    /// Reports the end of a pod whose containers have all ended, and releases its resources. The
+    /// verdict is the kubelet's, if it ended the pod.
     fn settle_pod(
         &self,
         subject: WorkerPod,
         status: Arc<PodStatus>,
+        verdict: Option<Verdict>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 
     /// Removes what is left of a pod without a source. A pod that comes back keeps its logs, from

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Kill, PodSyncer, PodWorkers, SyncOutcome, WorkerError, WorkerPod};
+use crate::status::Verdict;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -105,7 +106,12 @@ impl PodSyncer for Scripted {
         Ok(())
     }
 
-    async fn settle_pod(&self, subject: WorkerPod, _: Arc<PodStatus>) -> Result<(), WorkerError> {
+    async fn settle_pod(
+        &self,
+        subject: WorkerPod,
+        _: Arc<PodStatus>,
+        _: Option<Verdict>,
+    ) -> Result<(), WorkerError> {
         self.note("settle", &subject.uid);
         Ok(())
     }

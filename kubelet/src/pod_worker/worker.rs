@@ -270,11 +270,13 @@ impl<S: PodSyncer> Worker<S> {
         let newer_than = Instant::now();
         loop {
             let begun = Instant::now();
+            let kill = self.mailbox.borrow().snapshot().kill;
+            let verdict = kill.and_then(|kill| kill.verdict);
             let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
             let settle = isolated(async move {
                 let status = syncer.status(&subject.uid, Some(newer_than)).await?;
                 let span = of_known("syncTerminatedPod", &subject);
-                traced(span, syncer.settle_pod(subject, status)).await
+                traced(span, syncer.settle_pod(subject, status, verdict)).await
             });
             let settled = flatten(settle.await);
             self.took("terminated", begun);

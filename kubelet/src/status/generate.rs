@@ -16,10 +16,10 @@ use kubelet_pod_spec::{identity, phase::Phase, qos::QosClass};
 use kubelet_prober::results::ProbeResults;
 
 use super::{
-    StatusInputs, conditions,
+    StatusInputs, Verdict, conditions,
     containers::{self, Inputs},
     final_status::fail_unterminated,
-    held_back, phase, quantities,
+    held_back, is_terminal, phase, quantities,
     readiness::{Kind, Readiness},
     restart_all,
 };
@@ -85,7 +85,7 @@ pub(super) fn generate(
     let mut ephemeral = containers::ephemeral_container_statuses(inputs);
     // Static pods show no final phase: they are removed when they end.
     let concluded = facts.ending && !identity::is_static(pod);
-    let (phase, reason, message) = outcome(old, facts, || {
+    let (phase, reason, message) = outcome(pod, old, facts, || {
         let phase = phase::phase(phase::Inputs {
             spec,
             init: &init,
@@ -208,16 +208,20 @@ pub(super) fn with_readiness(
 
 /// Phase, reason and message. A terminal phase is final, with its reason and message.
 fn outcome(
+    pod: &Pod,
     old: &ApiStatus,
     facts: StatusInputs<'_>,
-    phase: impl FnOnce() -> Phase,
+    phase: impl Fn() -> Phase,
 ) -> (Phase, Option<String>, Option<String>) {
     let old_phase = Phase::parse(old.phase.as_deref());
     let phase = match (facts.verdict, facts.held_back) {
+        (Some(verdict), _) if succeeds_nevertheless(verdict, pod, old, facts, &phase) => {
+            return (Phase::Succeeded, None, None);
+        }
         _ if old_phase.is_terminal() => old_phase,
         (Some(verdict), _) => {
             let (reason, message) = (verdict.reason.clone(), verdict.message.clone());
-            return (verdict.phase, Some(reason), Some(message));
+            return (Phase::Failed, Some(reason), Some(message));
         }
         (None, Some(why)) => {
             let (reason, message) = (why.reason.clone(), why.message.clone());
@@ -232,6 +236,25 @@ fn outcome(
     } else {
         (phase, None, None)
     }
+}
+
+/// Whether a pod that the kubelet ended has succeeded. Its source must not know yet that it failed.
+fn succeeds_nevertheless(
+    verdict: &Verdict,
+    pod: &Pod,
+    old: &ApiStatus,
+    facts: StatusInputs<'_>,
+    phase: impl Fn() -> Phase,
+) -> bool {
+    let of_source = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    facts.ending
+        && !verdict.always_fails
+        && (!is_terminal(old) || old.reason.as_ref() == Some(&verdict.reason))
+        && !Phase::parse(of_source).is_terminal()
+        && phase() == Phase::Succeeded
 }
 
 /// Whether a regular container was created in the newest sandbox.

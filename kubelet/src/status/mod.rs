@@ -519,7 +519,7 @@ mod tests {
         let manager = manager();
         report(&manager, None, false);
         let verdict = Verdict {
-            phase: Phase::Failed,
+            always_fails: true,
             reason: "DeadlineExceeded".to_owned(),
             message: "too late".to_owned(),
             disruption: None,

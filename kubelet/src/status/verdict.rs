@@ -1,13 +1,12 @@
 //! The kubelet's decision to end a pod.
 
-use kubelet_pod_spec::phase::Phase;
-
 /// The outcome of a pod that the kubelet decided to end, rather than its containers: its deadline
-/// passed, or the node needs its resources.
+/// passed, or the node needs its resources. It fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The final phase, whatever the containers' exit codes.
-    pub phase: Phase,
+    /// Whether the pod fails even if all its containers exit with 0. Otherwise it succeeds then, as
+    /// upstream, without reason and message.
+    pub always_fails: bool,
     /// The reason, such as `DeadlineExceeded` or `Evicted`.
     pub reason: String,
     /// The message.

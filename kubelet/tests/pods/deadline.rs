@@ -18,22 +18,29 @@ fn assert_exceeded(kubelet: &Running) {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_past_its_deadline_is_ended_and_failed() {
-    let node = Node::new();
-    let kubelet = node.start();
-    let spec = json!({"activeDeadlineSeconds": 20});
-    let begun = Instant::now();
-    kubelet.add(pod("job", "u1", spec)).await;
-    kubelet.until_phase("job", "Running", 3 * SECOND).await;
-    until("its end", 30 * SECOND, || {
-        node.runtime.running("c").is_empty()
-    })
-    .await;
-    let took = begun.elapsed().as_secs();
-    assert!((18..=22).contains(&took), "{took} s");
-    sleep(60 * SECOND).await;
-    assert_exceeded(&kubelet);
-    assert!(node.ready_sandboxes().is_empty());
-    assert_eq!(node.runtime.calls(Verb::StartContainer), 1);
+    for stop_code in [143, 0] {
+        let node = Node::new();
+        let behaviour = Behaviour {
+            stop_code,
+            ..Behaviour::default()
+        };
+        node.runtime.behave("c", behaviour);
+        let kubelet = node.start();
+        let spec = json!({"activeDeadlineSeconds": 20});
+        let begun = Instant::now();
+        kubelet.add(pod("job", "u1", spec)).await;
+        kubelet.until_phase("job", "Running", 3 * SECOND).await;
+        until("its end", 30 * SECOND, || {
+            node.runtime.running("c").is_empty()
+        })
+        .await;
+        let took = begun.elapsed().as_secs();
+        assert!((18..=22).contains(&took), "{took} s");
+        sleep(60 * SECOND).await;
+        assert_exceeded(&kubelet);
+        assert!(node.ready_sandboxes().is_empty());
+        assert_eq!(node.runtime.calls(Verb::StartContainer), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

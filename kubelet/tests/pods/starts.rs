@@ -301,6 +301,31 @@ async fn a_critical_pod_runs_once_the_pods_it_needs_the_room_of_have_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_preempted_pod_whose_containers_end_well_has_succeeded() {
+    let node = Node::new();
+    let mut options = node.options();
+    options.capacity.max_pods = 1;
+    let kubelet = node.start_with(options);
+    let well = Behaviour {
+        stop_code: 0,
+        ..Behaviour::default()
+    };
+    node.runtime.behave("c", well);
+    kubelet.add(api_pod("low", json!({"priority": 1}))).await;
+    kubelet.until_phase("low", "Running", 3 * SECOND).await;
+    let critical = pod("critical", "critical", json!({"priority": 2_000_000_000}));
+    kubelet.add(critical).await;
+    kubelet
+        .until_phase("critical", "Running", 20 * SECOND)
+        .await;
+    let status = kubelet.status("low");
+    assert_eq!(status.phase.as_deref(), Some("Succeeded"));
+    assert_eq!((status.reason, status.message), (None, None));
+    let conditions = status.conditions.unwrap();
+    assert!(conditions.iter().any(|c| c.type_ == "DisruptionTarget"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn running_pods_are_told_from_the_runtime() {
     let node = Node::new();
     let kubelet = node.start();

@@ -338,7 +338,7 @@ impl Maker<'_> {
                 .filter(|after| *after > Duration::from_millis(200))
                 .or(stops_after.map(|_| Duration::ZERO)),
             fails_first: exits.map_or(0, |(_, fails)| u32::try_from(fails).unwrap()),
-            exec: None,
+            ..Behaviour::default()
         };
         self.runtime.behave(&name, behaviour);
     }

@@ -409,9 +409,9 @@ impl FakeRuntime {
                 _ => return,
             }
         };
-        self.signal(id, behaviour.stops_after);
+        self.signal(id, &behaviour);
         let (takes, code) = match behaviour.stops_after {
-            Some(takes) if takes <= timeout => (takes, 143),
+            Some(takes) if takes <= timeout => (takes, behaviour.stop_code),
             _ => (timeout, 137),
         };
         tokio::time::sleep(takes).await;

@@ -101,6 +101,8 @@ pub struct Behaviour {
     pub exits_after: Option<(Duration, i32)>,
     /// The time that they take to end after the stop signal. `None`: they ignore it.
     pub stops_after: Option<Duration>,
+    /// Their exit code after the stop signal.
+    pub stop_code: i32,
     /// The result of commands in them. `None`: the runtime's handler answers.
     pub exec: Option<Exec>,
     /// The number of first attempts that exit with code 1 instead.
@@ -126,6 +128,7 @@ impl Default for Behaviour {
         Self {
             exits_after: None,
             stops_after: Some(Duration::ZERO),
+            stop_code: 143,
             exec: None,
             fails_first: 0,
         }

@@ -1,23 +1,20 @@
 //! The effect of a stop signal, whatever happens to the call that sent it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use super::{FakeRuntime, history::EndCause};
-
-/// The exit code after SIGTERM.
-const TERMINATED: i32 = 143;
+use super::{FakeRuntime, history::EndCause, objects::Behaviour};
 
 impl FakeRuntime {
     /// Ends a container that handles the signal, even if the call has been given up.
-    pub(super) fn signal(&self, id: &str, stops_after: Option<Duration>) {
-        let Some(takes) = stops_after else {
+    pub(super) fn signal(&self, id: &str, behaviour: &Behaviour) {
+        let (Some(takes), code) = (behaviour.stops_after, behaviour.stop_code) else {
             return;
         };
         let (inner, id) = (Arc::downgrade(&self.0), id.to_owned());
         tokio::spawn(async move {
             tokio::time::sleep(takes).await;
             if let Some(inner) = inner.upgrade() {
-                inner.world.lock().exit(&id, EndCause::Stop, TERMINATED);
+                inner.world.lock().exit(&id, EndCause::Stop, code);
             }
         });
     }
