@@ -20,7 +20,7 @@ use super::{
     feature_gates::{CHECKPOINT, FLAGZ, STATUSZ, is_on},
     flags::Flags,
     flagz::flagz,
-    kubelet_configuration::KubeletConfiguration,
+    kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     values::span,
 };
 
@@ -169,9 +169,8 @@ fn configz(config: &KubeletConfiguration) -> Value {
     for values in shown.static_pod_url_header.values_mut() {
         *values = vec!["<masked>".to_owned()];
     }
-    // Upstream's answer has neither.
-    shown.api_version.clear();
-    shown.kind.clear();
+    API_VERSION.clone_into(&mut shown.api_version);
+    KIND.clone_into(&mut shown.kind);
     let mut value = json::to_value(&shown).unwrap_or(Value::Null);
     prune(&mut value);
     Value::Object(Map::from_iter([("kubeletconfig".to_owned(), value)]))
@@ -275,6 +274,8 @@ mod tests {
         assert_eq!(config["authorization"]["mode"], "Webhook");
         assert_eq!(config["staticPodURLHeader"]["Authorization"][0], "<masked>");
         assert_eq!(config.get("staticPodURL"), None);
+        assert_eq!(config["apiVersion"], "kubelet.config.k8s.io/v1beta1");
+        assert_eq!(config["kind"], "KubeletConfiguration");
     }
 
     #[test]
