@@ -52,7 +52,9 @@ fn write(path: &Path, value: &str) -> io::Result<()> {
 /// A directory cannot be created.
 pub(super) fn create(hierarchy: &Hierarchy, relative: &Path) -> Result<(), CgroupError> {
     match hierarchy {
-        Hierarchy::V1 { all, controllers } => {
+        Hierarchy::V1 {
+            all, controllers, ..
+        } => {
             let cpuset = controllers.get("cpuset");
             for root in all {
                 let copies = cpuset == Some(root);
@@ -181,7 +183,7 @@ pub(super) fn set(
 /// A directory cannot be read.
 pub(super) fn children(hierarchy: &Hierarchy, relative: &Path) -> Result<Vec<String>, CgroupError> {
     let mut names = Vec::new();
-    for directory in hierarchy.directories(relative) {
+    for directory in hierarchy.made_by_runtimes(relative) {
         let entries = match fs::read_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             entries => entries.map_err(file_error("read", &directory))?,
@@ -220,7 +222,7 @@ pub(super) fn text(
 
 /// Kills the processes of a cgroup and of those below it.
 pub(super) fn kill(hierarchy: &Hierarchy, relative: &Path) {
-    for directory in hierarchy.directories(relative) {
+    for directory in hierarchy.made_by_runtimes(relative) {
         kill_all(&directory);
     }
 }
@@ -231,7 +233,7 @@ pub(super) fn kill(hierarchy: &Hierarchy, relative: &Path) {
 /// # Errors
 /// A process does not end, or a directory cannot be removed.
 pub(super) fn remove(hierarchy: &Hierarchy, relative: &Path) -> Result<(), CgroupError> {
-    for directory in hierarchy.directories(relative) {
+    for directory in hierarchy.made_by_runtimes(relative) {
         let mut wait = FIRST_WAIT;
         for attempt in 1.. {
             kill_all(&directory);

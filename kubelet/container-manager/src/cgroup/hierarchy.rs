@@ -14,6 +14,8 @@ use super::{CgroupError, CgroupState};
 const NEEDED: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
 /// Where the hierarchies are mounted, by convention.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+/// Where systemd and runc expect the unified hierarchy beside those of v1.
+const HYBRID: &str = "/sys/fs/cgroup/unified";
 /// Lists the controllers of a cgroup of the unified hierarchy.
 const CONTROLLERS: &str = "cgroup.controllers";
 
@@ -26,6 +28,8 @@ pub(crate) enum Hierarchy {
         all: Vec<PathBuf>,
         /// The mount point by controller.
         controllers: BTreeMap<String, PathBuf>,
+        /// The mount point of the unified hierarchy beside them, which has no controllers.
+        hybrid: Option<PathBuf>,
     },
     /// The unified hierarchy.
     V2 {
@@ -90,7 +94,15 @@ impl Hierarchy {
         let mut all: Vec<PathBuf> = controllers.values().cloned().collect();
         all.sort_unstable();
         all.dedup();
-        Ok(Self::V1 { all, controllers })
+        let is_hybrid = |mount: &&MountInfo| {
+            mount.fs_type == "cgroup2" && mount.mount_point == Path::new(HYBRID)
+        };
+        let hybrid = mounts.iter().find(is_hybrid);
+        Ok(Self::V1 {
+            all,
+            controllers,
+            hybrid: hybrid.map(|mount| mount.mount_point.clone()),
+        })
     }
 
     /// Whether the unified hierarchy is where the hierarchies are by convention. This does not read
@@ -110,6 +122,16 @@ impl Hierarchy {
             Self::V1 { all, .. } => all.iter().map(|root| root.join(relative)).collect(),
             Self::V2 { root, .. } => vec![root.join(relative)],
         }
+    }
+
+    /// The directories that a runtime may have made for a cgroup: runc makes one in a hybrid
+    /// machine's unified hierarchy, too, and leaves those of pods behind.
+    pub(crate) fn made_by_runtimes(&self, relative: &Path) -> Vec<PathBuf> {
+        let mut directories = self.directories(relative);
+        if let Self::V1 { hybrid, .. } = self {
+            directories.extend(hybrid.iter().map(|root| root.join(relative)));
+        }
+        directories
     }
 
     /// The directory of a cgroup that has the files of a controller; `None` if the kernel does not
@@ -197,7 +219,8 @@ mod tests {
             mount("/cg/pids", "cgroup", "rw,pids"),
             mount("/cg/systemd", "cgroup", "rw,xattr,name=systemd"),
             mount("/cg/odd", "cgroup", "rw,name=odd"),
-            mount("/cg/unified", "cgroup2", "rw"),
+            mount("/run/other/unified", "cgroup2", "rw"),
+            mount("/sys/fs/cgroup/unified", "cgroup2", "rw"),
             mount("/proc", "proc", "rw"),
         ];
         let found = Hierarchy::v1(&mounts).unwrap();
@@ -215,6 +238,12 @@ mod tests {
                 "/cg/systemd/a"
             ]
             .map(PathBuf::from)
+        );
+        let hybrid = PathBuf::from("/sys/fs/cgroup/unified/a");
+        let made = found.made_by_runtimes(Path::new("a"));
+        assert_eq!(
+            made.split_last(),
+            Some((&hybrid, &*found.directories(Path::new("a"))))
         );
         assert_eq!(found.state(Path::new("a")), CgroupState::Absent);
         let error = Hierarchy::v1(&mounts[2..]).unwrap_err();

@@ -121,6 +121,7 @@ mod tests {
             let v1 = Hierarchy::V1 {
                 all: vec![root.path().to_owned()],
                 controllers: BTreeMap::from(controllers),
+                hybrid: None,
             };
             assert_eq!(found(&v1), expected);
         }

@@ -68,6 +68,7 @@ mod tests {
         let v1 = Hierarchy::V1 {
             all: vec![root.path().to_owned()],
             controllers: BTreeMap::from([("memory".to_owned(), root.path().to_owned())]),
+            hybrid: None,
         };
         for (hierarchy, working_set) in [(v2, 70), (v1, 60)] {
             let usage = read(&hierarchy, Path::new("a")).unwrap();

@@ -14,10 +14,10 @@ fn unified(root: &TempDir) -> Hierarchy {
     }
 }
 
-/// With a hierarchy `cpu` and one for all other controllers.
+/// With a hierarchy `cpu`, one for all other controllers, and one without any.
 fn split(root: &TempDir) -> Hierarchy {
-    let [cpu, rest] = ["cpu", "rest"].map(|name| root.path().join(name));
-    for directory in [&cpu, &rest] {
+    let [cpu, rest, hybrid] = ["cpu", "rest", "hybrid"].map(|name| root.path().join(name));
+    for directory in [&cpu, &rest, &hybrid] {
         fs::create_dir(directory).unwrap();
     }
     let controllers: BTreeMap<String, PathBuf> =
@@ -27,6 +27,7 @@ fn split(root: &TempDir) -> Hierarchy {
     Hierarchy::V1 {
         all: vec![cpu, rest],
         controllers,
+        hybrid: Some(hybrid),
     }
 }
 
@@ -44,6 +45,23 @@ fn a_cgroup_has_a_directory_in_each_hierarchy() {
     remove(&hierarchy, Path::new("a/b")).unwrap();
     remove(&hierarchy, Path::new("a/b")).unwrap();
     assert_eq!(children(&hierarchy, Path::new("a")).unwrap(), ["c"]);
+}
+
+#[test]
+fn what_a_runtime_made_in_the_hybrid_hierarchy_is_found_and_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let hierarchy = split(&root);
+    create(&hierarchy, Path::new("a/b")).unwrap();
+    let hybrid = root.path().join("hybrid/a");
+    assert!(!hybrid.exists());
+    for left in ["b", "c"] {
+        fs::create_dir_all(hybrid.join(left).join("container")).unwrap();
+    }
+    assert_eq!(children(&hierarchy, Path::new("a")).unwrap(), ["b", "c"]);
+    for left in ["a/b", "a/c"] {
+        remove(&hierarchy, Path::new(left)).unwrap();
+    }
+    assert_eq!(fs::read_dir(&hybrid).unwrap().count(), 0);
 }
 
 #[test]
