@@ -332,7 +332,12 @@ impl SyncLoop<'_> {
                     if !done {
                         self.runtime.place(&pod);
                     }
-                    self.workers.update(&pod);
+                    // The pods that follow have its room.
+                    if done && !self.runs(&uid) {
+                        self.workers.update_ended(&pod);
+                    } else {
+                        self.workers.update(&pod);
+                    }
                 }
                 Ok(AdmissionOutcome::AfterPreemption(_)) if operation == PodOperation::Restore => {
                     warn!(
@@ -357,6 +362,13 @@ impl SyncLoop<'_> {
                 }
             }
         }
+    }
+
+    /// Whether something of the pod runs, as far as the runtime has told.
+    fn runs(&self, uid: &PodUid) -> bool {
+        let listing = self.pleg.listing();
+        let record = listing.records.get(uid);
+        record.is_some_and(|record| record.runs())
     }
 
     /// Leaves a checkpointed pod that would be rejected to the API server, which may not have it any

@@ -31,6 +31,20 @@ pub struct PodRecord {
 }
 
 impl PodRecord {
+    /// Whether a sandbox is ready, or a container has not exited.
+    pub fn runs(&self) -> bool {
+        let mut sandboxes = self.sandboxes.iter();
+        let mut containers = self.containers.iter();
+        sandboxes.any(|(_, is_ready)| *is_ready)
+            || containers.any(|container| container.state != ContainerState::Exited)
+    }
+
+    /// Whether a container runs.
+    pub fn has_running(&self) -> bool {
+        let mut containers = self.containers.iter();
+        containers.any(|container| container.state == ContainerState::Running)
+    }
+
     /// Whether a sandbox or container of the pod does not run.
     pub fn has_dead(&self) -> bool {
         let mut sandboxes = self.sandboxes.iter();

@@ -162,6 +162,16 @@ impl<S: PodSyncer> PodWorkers<S> {
 
     /// Runs the pod as it specifies; starts a worker for a new pod.
     pub fn update(&self, pod: &Arc<Pod>) {
+        self.hand_over(pod, false);
+    }
+
+    /// As [`update`](Self::update), for a pod that has ended: its source says so, and nothing of it
+    /// runs. What is left is to report its end and to release its resources.
+    pub fn update_ended(&self, pod: &Arc<Pod>) {
+        self.hand_over(pod, true);
+    }
+
+    fn hand_over(&self, pod: &Arc<Pod>, has_ended: bool) {
         let uid = PodUid::of(pod);
         let mut workers = self.workers.lock();
         let mut reborn = None;
@@ -176,6 +186,9 @@ impl<S: PodSyncer> PodWorkers<S> {
         }
         let mut mailbox = Mailbox::default();
         mailbox.update(pod);
+        if has_ended {
+            mailbox.end();
+        }
         workers.insert(uid, self.spawn(WorkerPod::of(pod), mailbox, reborn));
     }
 

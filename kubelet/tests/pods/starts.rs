@@ -325,6 +325,37 @@ async fn a_preempted_pod_whose_containers_end_well_has_succeeded() {
     assert!(conditions.iter().any(|c| c.type_ == "DisruptionTarget"));
 }
 
+/// The source sends the pods of a restarted kubelet at once, the oldest first.
+#[tokio::test(start_paused = true)]
+async fn pods_that_ended_before_a_restart_take_no_room() {
+    let node = Node::new();
+    let mut options = node.options();
+    options.capacity.max_pods = 1;
+    let kubelet = node.start_with(options.clone());
+    let ends = Behaviour {
+        exits_after: Some((SECOND, 0)),
+        ..Behaviour::default()
+    };
+    node.runtime.behave("c", ends);
+    let mut job = api_pod("job", json!({"restartPolicy": "Never"}));
+    kubelet.add(job.clone()).await;
+    kubelet.until_phase("job", "Succeeded", 5 * SECOND).await;
+    job.status = Some(kubelet.status("job"));
+    node.runtime.behave("c", Behaviour::default());
+    let mut web = api_pod("web", json!({}));
+    kubelet.add(web.clone()).await;
+    kubelet.until_phase("web", "Running", 5 * SECOND).await;
+    web.status = Some(kubelet.status("web"));
+    kubelet.stop().await;
+
+    let kubelet = node.start_with(options);
+    kubelet.add_all(vec![job, web]).await;
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(kubelet.phase("job"), "Succeeded");
+    assert_eq!(kubelet.phase("web"), "Running");
+    assert_eq!(node.runtime.running("c").len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn running_pods_are_told_from_the_runtime() {
     let node = Node::new();
