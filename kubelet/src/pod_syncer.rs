@@ -3,7 +3,9 @@
 mod cgroup;
 mod starts;
 
-use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io, os::unix::fs::DirBuilderExt as _, path::PathBuf, pin::pin, sync::Arc, time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
@@ -15,7 +17,7 @@ use kubelet_pod_spec::{directory, identity::PodUid, phase::Phase};
 use kubelet_prober::ProbeManager;
 use kubelet_runtime::{RuntimeManager, grace_period, pod_state::PodState};
 use kubelet_volume::{VolumeError, VolumeManager};
-use tokio::time::Instant;
+use tokio::{select, time::Instant};
 use tracing::{info, warn};
 
 use self::cgroup::CgroupReadiness;
@@ -111,6 +113,7 @@ impl Syncer {
             pod,
             StatusInputs {
                 status,
+                sandbox_made: state.has_made_sandbox(),
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
@@ -130,6 +133,25 @@ impl Syncer {
             self.starts.observe(state.seen().elapsed());
         }
         phase
+    }
+
+    /// Completes a sync. Reports that the pod is ready to start containers before their images are
+    /// pulled, as that may take long.
+    async fn sync_reported<T>(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        state: &PodState,
+        sync: impl Future<Output = T>,
+    ) -> T {
+        let mut sync = pin!(sync);
+        select! {
+            biased;
+            synced = &mut sync => return synced,
+            () = state.sandbox_made() => {}
+        }
+        self.report(pod, status, state, None, None);
+        sync.await
     }
 
     /// Reports a pod that waits before it starts. After a reboot, its source has it as it ran before.
@@ -333,6 +355,7 @@ impl PodSyncer for Syncer {
         if !self.readiness.runtime_problems().is_empty() {
             return Ok(WAITS);
         }
+        state.begin_sync();
         let pod = self.runtime.grant(&pod, &status);
         let before = self.statuses.get(&PodUid::of(&pod));
         let held_back = self.may_run(&pod, before.as_deref()).err();
@@ -367,10 +390,10 @@ impl PodSyncer for Syncer {
         };
         self.probes.add_pod(&pod);
         let reported_ips = self.reported_ips(&PodUid::of(&pod));
-        let synced = self
+        let sync = self
             .runtime
-            .sync_pod(&pod, &status, &state, &volumes, &pod_dir, &reported_ips)
-            .await;
+            .sync_pod(&pod, &status, &state, &volumes, &pod_dir, &reported_ips);
+        let synced = self.sync_reported(&pod, &status, &state, sync).await;
         // The reasons why containers wait are known now.
         self.report(&pod, &status, &state, None, None);
         self.probes.prompt_readiness(&PodUid::of(&pod));
@@ -447,6 +470,7 @@ impl PodSyncer for Syncer {
                 pod,
                 StatusInputs {
                     status: &status,
+                    sandbox_made: false,
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),
                     ending: true,

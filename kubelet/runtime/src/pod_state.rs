@@ -10,7 +10,7 @@ use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
 use kubelet_image::PullBackoff;
 use kubelet_pacing::backoff::Backoff;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 /// First delay before a container restarts, as upstream.
 const RESTART_BACKOFF_BASE: Duration = Duration::from_secs(10);
@@ -36,6 +36,8 @@ pub struct PodState {
     waiting: Mutex<BTreeMap<String, Waiting>>,
     /// ID of the newest container that this worker created, by name.
     created: Mutex<BTreeMap<String, String>>,
+    /// Whether the sync that is under way has created a sandbox.
+    sandbox_made: watch::Sender<bool>,
     /// When the kubelet first saw the pod.
     seen: Instant,
 }
@@ -69,6 +71,7 @@ impl PodState {
             }),
             waiting: Mutex::default(),
             created: Mutex::default(),
+            sandbox_made: watch::Sender::default(),
             seen: Instant::now(),
         }
     }
@@ -112,6 +115,28 @@ impl PodState {
         }
         backoff.attempt(&key, seen);
         Ok(())
+    }
+
+    /// A sync begins, which knows the sandboxes of the earlier ones.
+    pub fn begin_sync(&self) {
+        self.sandbox_made.send_replace(false);
+    }
+
+    /// The sync has created a sandbox with its network.
+    pub(crate) fn made_sandbox(&self) {
+        self.sandbox_made.send_replace(true);
+    }
+
+    /// Whether the sync has created a sandbox.
+    pub fn has_made_sandbox(&self) -> bool {
+        *self.sandbox_made.borrow()
+    }
+
+    /// Waits until the sync creates a sandbox.
+    pub async fn sandbox_made(&self) {
+        let mut made = self.sandbox_made.subscribe();
+        // The sender is not dropped before this.
+        let _ = made.wait_for(|made| *made).await;
     }
 
     /// Records a created container.

@@ -48,6 +48,8 @@ pub(super) struct Inputs<'a> {
     pub(super) pod: &'a Pod,
     pub(super) spec: &'a PodSpec,
     pub(super) status: &'a PodStatus,
+    /// Whether a sandbox was created that `status` does not show yet.
+    pub(super) sandbox_made: bool,
     pub(super) old: &'a ApiStatus,
     pub(super) phase: Phase,
     pub(super) init: &'a [ContainerStatus],
@@ -60,10 +62,11 @@ pub(super) struct Inputs<'a> {
 /// status. `others` are the pod's other conditions.
 pub(super) fn conditions(inputs: Inputs<'_>, others: &[PodCondition]) -> Vec<PodCondition> {
     let Inputs { spec, status, .. } = inputs;
-    let sandbox = matches!(
-        actions::sandbox_need(spec, status),
-        SandboxNeed::Keep { .. }
-    );
+    let sandbox = inputs.sandbox_made
+        || matches!(
+            actions::sandbox_need(spec, status),
+            SandboxNeed::Keep { .. }
+        );
     let (ready, containers_ready) = readiness(inputs, others);
     let mut all = vec![
         (READY_TO_START_CONTAINERS, Finding::of(sandbox)),

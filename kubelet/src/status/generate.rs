@@ -114,6 +114,7 @@ pub(super) fn generate(
             pod,
             spec,
             status: facts.status,
+            sandbox_made: facts.sandbox_made,
             old,
             phase,
             init: &init,
@@ -191,6 +192,7 @@ pub(super) fn with_readiness(
         pod,
         spec,
         status: &PodStatus::default(),
+        sandbox_made: false,
         old,
         phase: Phase::parse(old.phase.as_deref()),
         init: status

@@ -50,6 +50,8 @@ use crate::pod::{rejection::Rejection, start_latency::StartLatencies};
 pub struct StatusInputs<'a> {
     /// The pod's state in the runtime.
     pub status: &'a PodStatus,
+    /// Whether a sandbox was created that `status` does not show yet.
+    pub sandbox_made: bool,
     /// Why containers could not be started, by container name.
     pub waiting: &'a BTreeMap<String, Waiting>,
     /// Name of the runtime.
@@ -447,6 +449,7 @@ mod tests {
         };
         let facts = StatusInputs {
             status: &PodStatus::default(),
+            sandbox_made: false,
             waiting: &BTreeMap::new(),
             runtime_name: "fake",
             ending,

@@ -39,6 +39,33 @@ async fn the_policy_decides_what_is_pulled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_is_ready_to_start_containers_while_its_image_is_pulled() {
+    let node = Node::new();
+    node.runtime.add_pullable_image("other:latest");
+    let pull = Fault::Delay(15 * SECOND);
+    node.runtime.fault(Verb::PullImage, pull, Times::Once);
+    let kubelet = node.start();
+    let told = || {
+        let conditions = kubelet.status("slow").conditions.unwrap_or_default();
+        let mut conditions = conditions.into_iter();
+        let ready = conditions.find(|it| it.type_ == "PodReadyToStartContainers");
+        ready.map(|it| it.status)
+    };
+    kubelet.add(with_image("slow", "other", "Always")).await;
+    until("the sandbox", 3 * SECOND, || {
+        told().as_deref() == Some("True")
+    })
+    .await;
+    assert!(node.runtime.pulls().is_empty());
+    // Nor does a later report of the same sync take it back.
+    for _ in 0..200 {
+        tokio::time::sleep(SECOND / 10).await;
+        assert_eq!(told().as_deref(), Some("True"));
+    }
+    assert_eq!(kubelet.phase("slow"), "Running");
+}
+
+#[tokio::test(start_paused = true)]
 async fn images_that_cannot_be_pulled_are_shown_with_the_reason() {
     let node = Node::new();
     let kubelet = node.start();

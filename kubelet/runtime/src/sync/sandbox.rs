@@ -77,6 +77,7 @@ impl RuntimeManager {
                     .await
                     .inspect_err(|error| context.wait_for_sandbox(error))?;
                 self.made_sandbox(pod, spec);
+                context.state.made_sandbox();
                 context.clear_waiting();
                 (created.id.as_str(), created.ips.as_slice())
             }

@@ -47,6 +47,7 @@ impl Given {
             pod,
             spec: &self.spec,
             status: &self.runtime,
+            sandbox_made: false,
             old: &self.old,
             phase: self.phase,
             init: &self.init,
