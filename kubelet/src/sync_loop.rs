@@ -306,7 +306,8 @@ impl SyncLoop<'_> {
             } else {
                 let granted = self.runtime.granted(&pod);
                 let node = self.node.facts();
-                let admitted = self.admission.admit(&granted, &node, &others);
+                let allocate = || self.allocate(&granted);
+                let admitted = self.admission.admit(&granted, &node, &others, allocate);
                 if admitted == Ok(AdmissionOutcome::Now) {
                     match self.allocate(&granted) {
                         Ok(Admitted::Complete) => admitted,

@@ -26,7 +26,10 @@ pub use self::{
     node_facts::{NodeFacts, NodeSource},
     unsupported::unsupported,
 };
-use crate::pod::rejection::Rejection;
+use crate::pod::{features::PodFeatures, rejection::Rejection};
+
+/// Reason of a critical pod for which no other pods can make room.
+const NO_VICTIMS: &str = "UnexpectedAdmissionError";
 
 /// The operating system of this node.
 const OS: &str = "linux";
@@ -71,7 +74,9 @@ impl Admission {
         }
     }
 
-    /// Checks whether `node` can run the pod beside `others`, the pods already admitted.
+    /// Checks whether `node` can run the pod beside `others`, the pods already admitted. For a pod
+    /// that does not fit, `allocate` asks the managers, too: upstream asks them first, so their
+    /// rejection is the one that is reported.
     ///
     /// # Errors
     /// The rejection, with upstream's reason and message.
@@ -80,9 +85,15 @@ impl Admission {
         pod: &Pod,
         node: &NodeFacts,
         others: &[Arc<Pod>],
+        allocate: impl FnOnce() -> Result<Admitted, Rejection>,
     ) -> Result<AdmissionOutcome, Rejection> {
         let shortages = fit::shortages(pod, others, node);
-        let admitted = self.decide(pod, node, others, &shortages);
+        let mut admitted = self.decide(pod, node, others, &shortages);
+        if let (Err(rejection), Some(shortage)) = (&admitted, shortages.first())
+            && [NO_VICTIMS, &shortage.reason()].contains(&&*rejection.reason)
+        {
+            admitted = allocate().and(admitted);
+        }
         match &admitted {
             Ok(admitted) => self.count_preempted(admitted, &shortages),
             Err(rejection) => self.metrics.rejected(&rejection.reason),
@@ -287,7 +298,7 @@ fn check_node(
         .map(AdmissionOutcome::AfterPreemption)
         .map_err(|why| {
             let what = "Unexpected error while attempting to recover from admission failure";
-            Rejection::new("UnexpectedAdmissionError", format!("{what}: {why}"))
+            Rejection::new(NO_VICTIMS, format!("{what}: {why}"))
         })
 }
 

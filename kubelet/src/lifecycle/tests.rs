@@ -29,6 +29,11 @@ pub(super) fn admission() -> Admission {
     )
 }
 
+/// The managers have what the pod asks for.
+fn complete() -> Result<Admitted, Rejection> {
+    Ok(Admitted::Complete)
+}
+
 fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<AdmissionOutcome, Rejection> {
     let node = json!({
         "metadata": {"name": "node", "labels": {"kubernetes.io/os": "linux"}},
@@ -36,7 +41,7 @@ fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<AdmissionOutcome, Rejection> 
         "status": {"allocatable": {"cpu": "2", "pods": "2"}},
     });
     let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
-    admission().admit(pod, &node, others)
+    admission().admit(pod, &node, others, complete)
 }
 
 #[test]
@@ -94,6 +99,41 @@ fn reasons_are_upstreams() {
 }
 
 #[test]
+fn what_the_managers_lack_comes_before_what_the_node_lacks() {
+    let lacking = || {
+        Err(Rejection::new(
+            "UnexpectedAdmissionError",
+            "Allocate failed",
+        ))
+    };
+    let tolerates = json!([{"operator": "Exists"}]);
+    for (cpu, priority, asks, reason) in [
+        ("1", 0, false, None),
+        ("3", 0, true, Some("UnexpectedAdmissionError")),
+        // Once there is room for it.
+        ("2", 2_000_000_000, false, None),
+    ] {
+        let spec = json!({"requests": {"cpu": cpu}, "tolerations": tolerates});
+        let other = pod(
+            "o",
+            0,
+            json!({"requests": {"cpu": "1"}, "tolerations": tolerates}),
+        );
+        let node = json!({"status": {"allocatable": {"cpu": "2", "pods": "2"}}});
+        let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
+        let asked = std::cell::Cell::new(false);
+        let allocate = || {
+            asked.set(true);
+            lacking()
+        };
+        let admitted = admission().admit(&pod("p", priority, spec), &node, &[other], allocate);
+        let rejected = admitted.err().map(|rejection| rejection.reason);
+        assert_eq!(rejected.as_deref(), reason, "{cpu}");
+        assert_eq!(asked.get(), asks, "{cpu}");
+    }
+}
+
+#[test]
 fn static_pods_need_not_tolerate_what_ends_pods() {
     let mut pod = Pod::clone(&pod("p", 0, json!({})));
     let rejection = admit(&pod, &[]).unwrap_err();
@@ -117,7 +157,10 @@ fn what_cannot_be_done_is_held_back_but_for_static_pods() {
         }),
     ));
     let node = room_for_one();
-    assert_eq!(admission.admit(&pod, &node, &[]), Ok(AdmissionOutcome::Now));
+    assert_eq!(
+        admission.admit(&pod, &node, &[], complete),
+        Ok(AdmissionOutcome::Now)
+    );
     for is_pending in [true, false] {
         let held = admission.hold_back(&pod, is_pending, &node).unwrap_err();
         assert_eq!(held.reason, "UnsupportedPodSpec");
@@ -126,7 +169,7 @@ fn what_cannot_be_done_is_held_back_but_for_static_pods() {
     let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
     pod.metadata.annotations = Some([source].into());
     assert_eq!(admission.hold_back(&pod, true, &node), Ok(()));
-    let rejection = admission.admit(&pod, &node, &[]).unwrap_err();
+    let rejection = admission.admit(&pod, &node, &[], complete).unwrap_err();
     assert_eq!(rejection.reason, "UnsupportedPodSpec");
 }
 
@@ -141,7 +184,9 @@ fn a_profile_that_cannot_be_enforced_rejects_a_pod_that_was_not_started() {
         "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}
     });
     let mut pod = Pod::clone(&pod("p", 0, confined));
-    let rejection = admission.admit(&pod, &room_for_one(), &[]).unwrap_err();
+    let rejection = admission
+        .admit(&pod, &room_for_one(), &[], complete)
+        .unwrap_err();
     assert_eq!(rejection.reason, "AppArmor");
     assert_eq!(
         rejection.message,
@@ -151,7 +196,7 @@ fn a_profile_that_cannot_be_enforced_rejects_a_pod_that_was_not_started() {
         phase: Some("Running".to_owned()),
         ..PodStatus::default()
     });
-    let admitted = admission.admit(&pod, &room_for_one(), &[]);
+    let admitted = admission.admit(&pod, &room_for_one(), &[], complete);
     assert_eq!(admitted, Ok(AdmissionOutcome::Now));
 }
 
@@ -192,16 +237,18 @@ fn resources_that_somebody_gave_the_node_are_counted() {
         }
         let others = [Arc::new(pod.clone())];
         assert_eq!(admission.hold_back(&pod, true, &node("2")), Ok(()));
-        let alone = admission.admit(&pod, &node("2"), &[]);
+        let alone = admission.admit(&pod, &node("2"), &[], complete);
         assert_eq!(alone, Ok(AdmissionOutcome::Now));
-        let rejection = admission.admit(&pod, &node("3"), &others).unwrap_err();
+        let rejection = admission
+            .admit(&pod, &node("3"), &others, complete)
+            .unwrap_err();
         // A static pod is critical, but there is none to preempt.
         let reason = match is_static {
             true => "UnexpectedAdmissionError",
             false => "OutOfx.y/card",
         };
         assert_eq!(rejection.reason, reason);
-        let admitted = admission.admit(&pod, &without, &[]);
+        let admitted = admission.admit(&pod, &without, &[], complete);
         if is_static {
             assert_eq!(admitted.unwrap_err().reason, "UnsupportedPodSpec");
         } else {
