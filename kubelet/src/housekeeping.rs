@@ -53,7 +53,9 @@ impl Housekeeping {
         self.workers.reap(listed);
         self.probes.cleanup(|uid| self.workers.is_known(uid));
         for (uid, record) in &listing.records {
-            if self.workers.is_known(uid) {
+            // A pod that waits to be started keeps the containers that ended before it.
+            let waits = self.pods.get(uid).is_some() && !record.has_running();
+            if self.workers.is_known(uid) || waits {
                 continue;
             }
             let full_name = format!("{}_{}", record.name, record.namespace);

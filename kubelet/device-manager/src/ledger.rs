@@ -14,9 +14,12 @@ use crate::{
     plugin::DevicePlugin,
 };
 
-/// How long the node keeps the resource of a plugin that is gone, as upstream, and how long pods wait
-/// for the plugin.
-pub(crate) const GRACE: Duration = Duration::from_secs(5 * 60);
+/// How long the node keeps the resource of a plugin that is gone, as upstream.
+const GRACE: Duration = Duration::from_secs(5 * 60);
+
+/// How long pods wait for a plugin that is gone: it starts again, or it registers later than the
+/// kubelet asks for its devices. Upstream rejects them at once.
+pub(crate) const WAIT: Duration = Duration::from_secs(30);
 
 /// Resources, and the devices of containers.
 #[derive(Debug, Default)]
@@ -75,7 +78,7 @@ impl Resource {
         match self.plugin {
             PluginState::Ready(_) => false,
             PluginState::Connected(_, since) | PluginState::Gone { since, .. } => {
-                since.elapsed() <= GRACE
+                since.elapsed() <= WAIT
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio_util::{
 };
 
 use super::*;
-use crate::{checkpoint::FILE, plugin::DevicePlugin};
+use crate::{checkpoint::FILE, ledger::WAIT, plugin::DevicePlugin};
 
 const GPU: &str = "vendor.example/gpu";
 const SOON: Duration = Duration::from_secs(30);
@@ -234,7 +234,7 @@ async fn devices_of_the_plugin_before_are_not_those_of_the_next_one() {
         );
         assert_eq!(ledger.allocatable().len(), 0);
         assert_eq!(ledger.is_awaited(GPU), awaited);
-        tokio::time::advance(Duration::from_secs(101)).await;
+        tokio::time::advance(WAIT * 101 / 300).await;
     }
 }
 
@@ -358,10 +358,13 @@ async fn a_resource_without_a_plugin_is_kept_for_five_minutes() {
     let file = r#"{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{"a.b/c":[]}},"Checksum":1269956437}"#;
     fs::write(dir.path().join(FILE), file).unwrap();
     let manager = DeviceManager::start(dir.path(), NodeMask::default());
-    tokio::time::advance(Duration::from_secs(300)).await;
+    tokio::time::advance(WAIT).await;
+    assert_eq!(manager.assignable()["a.b/c"], usize::MAX);
+    tokio::time::advance(Duration::from_secs(300) - WAIT).await;
     manager.save().await.unwrap();
     assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), file);
-    assert_eq!(manager.assignable()["a.b/c"], usize::MAX);
+    // Pods do not wait for it any more.
+    assert_eq!(manager.assignable()["a.b/c"], 0);
     tokio::time::advance(Duration::from_secs(1)).await;
     // The node object keeps it, so that it is no resource of the cluster.
     for _ in 0..2 {
