@@ -1,12 +1,22 @@
 //! Metrics of calls to the runtime: count, duration and errors.
 
-use std::{borrow::Cow, future::Future, sync::Arc};
+use std::{
+    borrow::Cow,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use cri_streaming::bound::Bound;
 use kubelet_metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 use tokio::time::Instant;
 
 use super::{CriError, exec_output::KEPT};
+
+/// The version of Kubernetes that needs a runtime which tells its cgroup driver.
+const UNSUPPORTED_FROM: &str = "1.37.0";
 
 /// From 5 ms, each 2.5 times the previous one.
 const BUCKETS: &[f64] = &[
@@ -35,6 +45,7 @@ pub struct RuntimeMetrics {
     sandbox_durations: Family<Histogram, 1>,
     sandbox_errors: Family<Counter, 1>,
     exec_output: Arc<Bound>,
+    is_outdated: AtomicBool,
 }
 
 impl Default for RuntimeMetrics {
@@ -70,6 +81,7 @@ impl Default for RuntimeMetrics {
                 handler,
             ),
             exec_output: Arc::new(Bound::new("runtime", "exec_output_bytes", KEPT)),
+            is_outdated: AtomicBool::new(false),
         }
     }
 }
@@ -78,6 +90,11 @@ impl RuntimeMetrics {
     /// The limit on kept command output; it counts how often it is reached.
     pub(super) fn exec_output(&self) -> Arc<Bound> {
         Arc::clone(&self.exec_output)
+    }
+
+    /// The runtime does not tell its cgroup driver.
+    pub(super) fn is_outdated(&self) {
+        self.is_outdated.store(true, Ordering::Relaxed);
     }
 
     /// Counts a finished call. A cancelled call is not counted.
@@ -127,6 +144,12 @@ impl Collector for RuntimeMetrics {
         let help = "Number of probe and hook commands whose output was truncated.";
         page.family(name, "counter", help);
         page.sample(name, &[], self.exec_output.reached(), None);
+        if self.is_outdated.load(Ordering::Relaxed) {
+            let help = "[ALPHA] the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.";
+            page.family("kubelet_cri_losing_support", "gauge", help);
+            let version = [("version", UNSUPPORTED_FROM)];
+            page.sample("kubelet_cri_losing_support", &version, 1, None);
+        }
     }
 }
 

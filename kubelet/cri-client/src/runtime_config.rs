@@ -34,7 +34,10 @@ impl CriClient {
         let call = client.runtime_config(RuntimeConfigRequest {});
         match self.call("RuntimeConfig", "", call).await {
             Ok(config) => Ok(config.linux.map(|linux| linux.cgroup_driver())),
-            Err(error) if error.is_unimplemented() => Ok(None),
+            Err(error) if error.is_unimplemented() => {
+                self.metrics.is_outdated();
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

@@ -1,5 +1,6 @@
 use cri_proto::runtime::v1::ImageSpec;
 use fake_runtime::{FakeRuntime, Fault, Times, Verb};
+use kubelet_metrics::{Collector as _, Exposition};
 
 use super::*;
 
@@ -58,4 +59,23 @@ async fn an_image_is_removed_by_id_and_may_be_gone_already() {
     let gone = Fault::Error(tonic::Status::not_found("no such image"));
     runtime.fault(Verb::RemoveImage, gone, Times::Once);
     client.remove_image(image).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_runtime_that_does_not_tell_its_cgroup_driver_is_outdated() {
+    let runtime = FakeRuntime::new();
+    let channel = runtime.channel();
+    let client = CriClient::from_channels(channel.clone(), channel, Duration::from_secs(5));
+    let line = "kubelet_cri_losing_support{version=\"1.37.0\"} 1\n";
+    let page = || {
+        let mut page = Exposition::default();
+        client.metrics().collect(&mut page);
+        page.into_text()
+    };
+    assert!(client.cgroup_driver().await.unwrap().is_some());
+    assert!(!page().contains("losing_support"));
+    let unknown = Fault::Error(tonic::Status::unimplemented("RuntimeConfig"));
+    runtime.fault(Verb::RuntimeConfig, unknown, Times::Once);
+    assert_eq!(client.cgroup_driver().await.unwrap(), None);
+    assert!(page().contains(line), "{}", page());
 }
