@@ -17,13 +17,16 @@ pub(crate) fn active_pods(
     workers: &PodWorkers<Syncer>,
 ) -> Vec<Arc<Pod>> {
     let mut pods = pods.pods();
-    pods.retain(|pod| {
-        let uid = PodUid::of(pod);
-        let status = statuses.get(&uid);
-        // A pod that ended under an earlier kubelet has no status here yet.
-        let status = status.as_deref().or(pod.status.as_ref());
-        let phase = status.and_then(|status| status.phase.as_deref());
-        !(Phase::parse(phase).is_terminal() && workers.has_ended(&uid))
-    });
+    pods.retain(|pod| is_active(pod, statuses, workers));
     pods
+}
+
+/// Whether the pod runs or will run.
+pub(crate) fn is_active(pod: &Pod, statuses: &StatusManager, workers: &PodWorkers<Syncer>) -> bool {
+    let uid = PodUid::of(pod);
+    let status = statuses.get(&uid);
+    // A pod that ended under an earlier kubelet has no status here yet.
+    let status = status.as_deref().or(pod.status.as_ref());
+    let phase = status.and_then(|status| status.phase.as_deref());
+    !(Phase::parse(phase).is_terminal() && workers.has_ended(&uid))
 }

@@ -211,6 +211,7 @@ impl Kubelet {
         let eviction = Arc::new(eviction);
         let admission = Admission::new(
             &options.allowed_unsafe_sysctls,
+            options.pod_features,
             Arc::clone(&shutdown),
             Arc::clone(&eviction),
             Arc::clone(&managers),
@@ -231,6 +232,7 @@ impl Kubelet {
             Arc::clone(&probe_results),
             Arc::clone(&managers),
             dra.clone(),
+            options.pod_features,
         );
         statuses.remember(last_statuses);
         let statuses = Arc::new(statuses);
@@ -307,7 +309,7 @@ impl Kubelet {
         ));
         let syncer = Arc::new(Syncer {
             local_node: Arc::clone(&local_node),
-            max_container_restart_period: options.max_container_restart_period,
+            restart_delays: options.restart_delays,
             admission: admission.clone(),
             node: Arc::clone(&node),
             pods: Arc::clone(&pods),
@@ -328,7 +330,7 @@ impl Kubelet {
         let workers = Arc::new(PodWorkers::new(
             syncer,
             options.sync_frequency,
-            options.max_container_restart_period,
+            options.restart_delays,
             cancel.clone(),
         ));
         let system_cgroups = SystemCgroups::new(options.system_cgroups.clone());
@@ -379,6 +381,7 @@ impl Kubelet {
             pods: Arc::clone(&pods),
             statuses: Arc::clone(&statuses),
             workers: Arc::clone(&workers),
+            lists_active: options.lists_active_pods,
         };
         let pod_resources = PodResources::new(Box::new(source), Arc::clone(&managers), dra.clone());
         let kubelet = Self(Arc::new(Shared {

@@ -15,7 +15,10 @@ use kubelet_dra_manager::DraManager;
 use kubelet_host::{clock, local_node::LocalNode, repeatable};
 use kubelet_pod_spec::{directory, identity::PodUid, phase::Phase};
 use kubelet_prober::ProbeManager;
-use kubelet_runtime::{RuntimeManager, grace_period, pod_state::PodState};
+use kubelet_runtime::{
+    RuntimeManager, grace_period,
+    pod_state::{PodState, RestartDelays},
+};
 use kubelet_volume::{VolumeError, VolumeManager};
 use tokio::{select, time::Instant};
 use tracing::{info, warn};
@@ -78,7 +81,7 @@ struct NetworkNotReady(String);
 #[derive(Debug)]
 pub(crate) struct Syncer {
     pub(crate) local_node: Arc<LocalNode>,
-    pub(crate) max_container_restart_period: Duration,
+    pub(crate) restart_delays: RestartDelays,
     pub(crate) admission: Admission,
     pub(crate) node: Arc<NodeSource>,
     pub(crate) pods: Arc<PodManager>,
@@ -162,7 +165,7 @@ impl Syncer {
         }
         // Without it, the report of the pod's worker follows.
         if let Ok(status) = self.status(&PodUid::of(pod), None).await {
-            let state = PodState::new(self.max_container_restart_period);
+            let state = PodState::new(self.restart_delays);
             self.report(pod, &status, &state, None, None);
         }
     }
@@ -432,7 +435,7 @@ impl PodSyncer for Syncer {
         let pod = subject.pod.as_deref();
         let kill = kill.unwrap_or_default();
         if let (Some(pod), Some(verdict)) = (pod, &kill.verdict) {
-            let state = PodState::new(self.max_container_restart_period);
+            let state = PodState::new(self.restart_delays);
             self.report(pod, &status, &state, Some(verdict), None);
         }
         let grace = kill.grace.or_else(|| pod.map(grace_period));

@@ -32,6 +32,9 @@ pub struct NodeOptions {
     pub max_images: Option<usize>,
     /// Port of the kubelet's API (`port`).
     pub port: u16,
+    /// Whether pod-level resources are resized in place
+    /// (`InPlacePodLevelResourcesVerticalScaling`), which the node declares.
+    pub resizes_pods: bool,
     /// Capacity and allocatable.
     pub capacity: CapacityOptions,
 }
@@ -51,6 +54,7 @@ impl Default for NodeOptions {
             lease_duration: Duration::from_secs(40),
             max_images: Some(50),
             port: 10250,
+            resizes_pods: true,
             capacity: CapacityOptions::default(),
         }
     }

@@ -25,10 +25,11 @@ use super::{
 /// with it the API server passes WebSocket connections on to the kubelet, which would pass them on
 /// to the runtime, and not every runtime supports them.
 const DECLARED_FEATURES: [&str; 3] = [
-    "InPlacePodLevelResourcesVerticalScaling",
+    POD_RESIZE,
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
+const POD_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 
 /// What the node status is computed from.
 pub struct Snapshot<'a> {
@@ -85,7 +86,9 @@ impl Snapshot<'_> {
         if let Some(features) = self.runtime.features() {
             status.features = Some(features);
         }
-        status.declared_features = Some(DECLARED_FEATURES.map(str::to_owned).to_vec());
+        let declared = DECLARED_FEATURES.into_iter();
+        let declared = declared.filter(|name| self.options.resizes_pods || *name != POD_RESIZE);
+        status.declared_features = Some(declared.map(str::to_owned).collect());
         let mut problems = self.runtime.problems();
         problems.extend(self.status_source.problems());
         problems.extend(self.missing(status));

@@ -45,10 +45,13 @@ const BURST: u32 = 10;
 
 /// The pods of the node.
 pub trait PodSource: fmt::Debug + Send + Sync + 'static {
-    /// The pods whose containers run or will run.
-    fn active_pods(&self) -> Vec<Arc<Pod>>;
+    /// All pods that the node has, those that have ended too.
+    fn pods(&self) -> Vec<Arc<Pod>>;
 
-    /// A pod by namespace and name.
+    /// The pods that version 1 lists.
+    fn listed_pods(&self) -> Vec<Arc<Pod>>;
+
+    /// A pod by namespace and name, if its containers run or will run.
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
 }
 

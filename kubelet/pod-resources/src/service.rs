@@ -30,7 +30,7 @@ impl PodResourcesLister for Service {
         _: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
         self.begin(Method::List)?;
-        let pods = self.0.pods.active_pods();
+        let pods = self.0.pods.listed_pods();
         Ok(Response::new(ListPodResourcesResponse {
             pod_resources: pods.iter().map(|pod| self.of_pod(pod)).collect(),
         }))
@@ -62,7 +62,7 @@ impl PodResourcesLister for Service {
         let Some(pod) = self.0.pods.pod(&pod_namespace, &pod_name) else {
             self.0.metrics.get_failed();
             let message = format!("pod {pod_name} in namespace {pod_namespace} not found");
-            return Err(Status::not_found(message));
+            return Err(Status::unknown(message));
         };
         Ok(Response::new(GetPodResourcesResponse {
             pod_resources: Some(self.of_pod(&pod)),

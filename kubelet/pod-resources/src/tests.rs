@@ -23,8 +23,12 @@ const GIB: u64 = 1 << 30;
 struct Pods(Vec<Arc<Pod>>);
 
 impl PodSource for Pods {
-    fn active_pods(&self) -> Vec<Arc<Pod>> {
+    fn pods(&self) -> Vec<Arc<Pod>> {
         self.0.clone()
+    }
+
+    fn listed_pods(&self) -> Vec<Arc<Pod>> {
+        self.pods()
     }
 
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {

@@ -22,7 +22,7 @@ impl PodResourcesLister for Service {
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
         self.0.take_request()?;
         self.0.metrics.requested_v1alpha1();
-        let pods = self.0.pods.active_pods();
+        let pods = self.0.pods.pods();
         Ok(Response::new(ListPodResourcesResponse {
             pod_resources: pods.iter().map(|pod| self.of_pod(pod)).collect(),
         }))

@@ -69,6 +69,14 @@ pub fn pod_level(spec: &PodSpec, side: Side) -> Amounts {
     own
 }
 
+/// Whether the pod has pod-level resources.
+pub fn has_pod_level(spec: &PodSpec) -> bool {
+    let sides = [Side::Requests, Side::Limits];
+    sides
+        .into_iter()
+        .any(|side| !pod_level(spec, side).is_empty())
+}
+
 /// The amounts that the containers need together: the sum of regular containers and sidecars, but
 /// at least each init container plus the sidecars before it.
 pub fn of_containers(spec: &PodSpec, side: Side) -> Amounts {

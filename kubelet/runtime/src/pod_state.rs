@@ -12,10 +12,27 @@ use kubelet_pacing::backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-/// First delay before a container restarts, as upstream.
-const RESTART_BACKOFF_BASE: Duration = Duration::from_secs(10);
 /// A container that ran for this long resets its back-off, as upstream.
 const RESTART_BACKOFF_RESET: Duration = Duration::from_secs(600);
+
+/// The delays before containers restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartDelays {
+    /// The first one; at most the longest. It doubles with each restart.
+    pub first: Duration,
+    /// The longest one.
+    pub longest: Duration,
+}
+
+impl Default for RestartDelays {
+    /// Upstream's.
+    fn default() -> Self {
+        Self {
+            first: Duration::from_secs(10),
+            longest: Duration::from_secs(300),
+        }
+    }
+}
 
 /// Why a container waits, as shown in its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,12 +77,12 @@ pub struct CrashLoop {
 }
 
 impl PodState {
-    /// The state of a new worker. `max_restart_period` is the longest restart delay.
-    pub fn new(max_restart_period: Duration) -> Self {
+    /// The state of a new worker.
+    pub fn new(delays: RestartDelays) -> Self {
         Self {
             pulls: Mutex::default(),
             restarts: Mutex::new(Restarts {
-                backoff: Backoff::new(RESTART_BACKOFF_BASE, max_restart_period)
+                backoff: Backoff::new(delays.first, delays.longest)
                     .reset_after(RESTART_BACKOFF_RESET),
                 seen_dead: HashMap::new(),
             }),

@@ -10,6 +10,7 @@ use kubelet_node::options::NodeOptions;
 
 use super::{
     capacity_settings::capacity,
+    feature_gates::{POD_RESIZE, is_on},
     flags::Flags,
     kubelet_configuration::KubeletConfiguration,
     values::{absolute, span},
@@ -74,6 +75,7 @@ pub(super) fn cluster(
                 .node_status_max_images
                 .and_then(|images| usize::try_from(images).ok()),
             port: u16::try_from(config.port).unwrap_or_default(),
+            resizes_pods: is_on(config, POD_RESIZE),
             capacity: capacity(config),
         },
     })

@@ -27,14 +27,27 @@ pub(super) const SHUTDOWN: &str = "GracefulNodeShutdown";
 pub(super) const SHUTDOWN_BY_PRIORITY: &str = "GracefulNodeShutdownBasedOnPodPriority";
 /// A maximum of the crash-loop back-off.
 pub(super) const CRASH_LOOP_MAXIMUM: &str = "KubeletCrashLoopBackOffMax";
+/// Shorter delays of the crash-loop back-off.
+pub(super) const QUICK_RESTARTS: &str = "ReduceDefaultCrashLoopBackOffDecay";
 /// Images pulled with a secret need it.
 pub(super) const VERIFY_PULLED_IMAGES: &str = "KubeletEnsureSecretPulledImages";
 /// Serving certificates of the API server.
 pub(super) const SERVING_CERTIFICATES: &str = "RotateKubeletServerCertificate";
+/// Resources of pods as wholes, and their resize in place.
+pub(super) const POD_RESOURCES: &str = "PodLevelResources";
+pub(super) const POD_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
+/// The pod resources API lists only pods that run or will run.
+pub(super) const LIST_ACTIVE_PODS: &str = "KubeletPodResourcesListUseActivePods";
 /// `/checkpoint`, `/statusz` and `/flagz` on port 10250.
 pub(super) const CHECKPOINT: &str = "ContainerCheckpoint";
 pub(super) const STATUSZ: &str = "ComponentStatusz";
 pub(super) const FLAGZ: &str = "ComponentFlagz";
+
+/// Gates that do nothing without another one.
+const REQUIRED: [(&str, &str); 2] = [
+    (SHUTDOWN_BY_PRIORITY, SHUTDOWN),
+    (POD_RESIZE, POD_RESOURCES),
+];
 
 /// A row of the table.
 struct Gate<'a> {
@@ -103,6 +116,12 @@ pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
             faults.add(&format!("featureGates.{}", gate.name), on, rule);
         }
     }
+    for (gate, required) in REQUIRED {
+        if is_on(config, gate) && !is_on(config, required) {
+            let rule = format!("depends on {required}, which is off");
+            faults.add(&format!("featureGates.{gate}"), true, rule);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +149,20 @@ mod tests {
                 &[
                     "featureGates.MemoryQos: invalid value true: is no feature gate of Kubernetes 1.36",
                 ],
+            ),
+            (
+                json!({"PodLevelResources": false}),
+                &[
+                    "featureGates.InPlacePodLevelResourcesVerticalScaling: invalid value true: depends on PodLevelResources, which is off",
+                ],
+            ),
+            (
+                json!({
+                    "PodLevelResources": false,
+                    "InPlacePodLevelResourcesVerticalScaling": false,
+                    "KubeletPodResourcesListUseActivePods": false,
+                }),
+                &[],
             ),
             (
                 json!({"NodeSwap": false, "PodsAPI": true, "EnvFiles": false}),
@@ -180,6 +213,10 @@ mod tests {
             CRASH_LOOP_MAXIMUM,
             VERIFY_PULLED_IMAGES,
             SERVING_CERTIFICATES,
+            QUICK_RESTARTS,
+            POD_RESOURCES,
+            POD_RESIZE,
+            LIST_ACTIVE_PODS,
             CHECKPOINT,
             STATUSZ,
             FLAGZ,

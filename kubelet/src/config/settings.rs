@@ -12,6 +12,7 @@ use kubelet_pod_spec::{json, names};
 use kubelet_runtime::{
     RuntimeOptions,
     dns::DnsOptions,
+    pod_state::RestartDelays,
     resources::{ResourceOptions, SwapBehavior},
     user_namespace::UserNamespaceOptions,
 };
@@ -25,6 +26,7 @@ use super::{
     cluster,
     configuration_file::{drop_in, drop_ins, main_file, merge},
     eviction_settings::eviction,
+    feature_gates::{LIST_ACTIVE_PODS, POD_RESIZE, POD_RESOURCES, QUICK_RESTARTS, is_on},
     flags::Flags,
     image_settings::{image_gc_options, image_options},
     isolation_validation,
@@ -45,6 +47,7 @@ use crate::{
     kubelet::options::KubeletOptions,
     lock_file::LockFileOptions,
     logging::{LogFormat, ModuleVerbosity},
+    pod::features::PodFeatures,
 };
 
 /// The device that the kernel's log is read from.
@@ -273,17 +276,35 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOption
         container_gc: flags.container_gc,
         measurements: default.measurements,
         sync_frequency: span(config.sync_frequency),
-        max_container_restart_period: config
-            .crash_loop_back_off
-            .max_container_restart_period
-            .map_or(default.max_container_restart_period, span),
+        restart_delays: restart_delays(config),
         log_rotation: log_rotation(config),
         volume_plugin_dir: absolute(Path::new(&config.volume_plugin_dir)),
         volume_stats_period: positive_span(config.volume_stats_agg_period),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        pod_features: PodFeatures {
+            pod_resources: is_on(config, POD_RESOURCES),
+            pod_resize: is_on(config, POD_RESIZE),
+        },
+        lists_active_pods: is_on(config, LIST_ACTIVE_PODS),
         shutdown_grace_periods: shutdown_grace_periods(config),
         kernel_log: Some(KERNEL_LOG.into()),
     })
+}
+
+fn restart_delays(config: &KubeletConfiguration) -> RestartDelays {
+    let default = if is_on(config, QUICK_RESTARTS) {
+        RestartDelays {
+            first: Duration::from_secs(1),
+            longest: Duration::from_secs(60),
+        }
+    } else {
+        RestartDelays::default()
+    };
+    let longest = config.crash_loop_back_off.max_container_restart_period;
+    RestartDelays {
+        longest: longest.map_or(default.longest, span),
+        ..default
+    }
 }
 
 fn cri_options(config: &KubeletConfiguration) -> CriOptions {

@@ -10,9 +10,12 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
 use kubelet_node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod};
 use kubelet_resource_managers::ResourceManagerOptions;
-use kubelet_runtime::RuntimeOptions;
+use kubelet_runtime::{RuntimeOptions, pod_state::RestartDelays};
 
-use crate::{node_pressure::MeasurementSource, pod_cgroups::options::CgroupOptions};
+use crate::{
+    node_pressure::MeasurementSource, pod::features::PodFeatures,
+    pod_cgroups::options::CgroupOptions,
+};
 
 /// Options of the kubelet and of its parts, after flags, file and defaults are merged.
 #[derive(Clone, Debug)]
@@ -47,8 +50,8 @@ pub struct KubeletOptions {
     pub measurements: MeasurementSource,
     /// How often a pod without changes is synced (`syncFrequency`).
     pub sync_frequency: Duration,
-    /// Upper bound of the crash-loop back-off (`crashLoopBackOff.maxContainerRestartPeriod`).
-    pub max_container_restart_period: Duration,
+    /// The crash-loop back-off (`crashLoopBackOff`).
+    pub restart_delays: RestartDelays,
     /// Rotation of container logs; none when unset.
     pub log_rotation: Option<RotationPolicy>,
     /// Directory of the FlexVolume drivers (`volumePluginDir`).
@@ -58,6 +61,11 @@ pub struct KubeletOptions {
     /// Unsafe sysctls that pods may set: names, or prefixes followed by `*`
     /// (`allowedUnsafeSysctls`).
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// What feature gates let pods have.
+    pub pod_features: PodFeatures,
+    /// Whether the pod resources API lists only pods that run or will run
+    /// (`KubeletPodResourcesListUseActivePods`).
+    pub lists_active_pods: bool,
     /// Grace periods of pods at a node shutdown, sorted by priority (`shutdownGracePeriod`,
     /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`). If empty, a shutdown
     /// does not wait for pods.
@@ -84,11 +92,13 @@ impl Default for KubeletOptions {
             container_gc: ContainerGcOptions::default(),
             measurements: MeasurementSource::default(),
             sync_frequency: Duration::from_secs(60),
-            max_container_restart_period: Duration::from_secs(300),
+            restart_delays: RestartDelays::default(),
             log_rotation: Some(RotationPolicy::default()),
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/".into(),
             volume_stats_period: Some(Duration::from_secs(60)),
             allowed_unsafe_sysctls: Vec::new(),
+            pod_features: PodFeatures::default(),
+            lists_active_pods: true,
             shutdown_grace_periods: Vec::new(),
             kernel_log: None,
         }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kubelet_metrics::{Counter, Exposition, Family};
 
 /// Reasons that are counted separately, as upstream; others are grouped.
-const REASONS: [&str; 15] = [
+const REASONS: [&str; 16] = [
     "AppArmor",
     "Evicted",
     "NodeShutdown",
@@ -14,6 +14,7 @@ const REASONS: [&str; 15] = [
     "OutOfmemory",
     "OutOfpods",
     "PodFeatureUnsupported",
+    "PodLevelResourcesNotSupported",
     "PodOSNotSupported",
     "PodOSSelectorNodeLabelDoesNotMatch",
     "SupplementalGroupsPolicyNotSupported",

@@ -17,7 +17,8 @@ use kubelet_eviction::EvictionManager;
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::{
-    identity, node_affinity, phase::Phase, priority, shortage::Shortage, sysctl::Allowlist, taints,
+    identity, node_affinity, phase::Phase, priority, resources, shortage::Shortage,
+    sysctl::Allowlist, taints,
 };
 use kubelet_resource_managers::{Admitted, ResourceManagers};
 
@@ -47,6 +48,7 @@ pub enum AdmissionOutcome {
 #[derive(Clone, Debug)]
 pub struct Admission {
     sysctls: Allowlist,
+    features: PodFeatures,
     has_app_armor: bool,
     shutdown: Arc<NodeShutdown>,
     eviction: Arc<EvictionManager>,
@@ -60,12 +62,14 @@ impl Admission {
     /// briefly blocking.
     pub fn new(
         allowed_unsafe_sysctls: &[String],
+        features: PodFeatures,
         shutdown: Arc<NodeShutdown>,
         eviction: Arc<EvictionManager>,
         managers: Arc<ResourceManagers>,
     ) -> Self {
         Self {
             sysctls: Allowlist::new(allowed_unsafe_sysctls),
+            features,
             has_app_armor: app_armor::is_enabled(),
             shutdown,
             eviction,
@@ -166,6 +170,7 @@ impl Admission {
         if phase == Phase::Pending {
             self.check_app_armor(pod)?;
         }
+        self.check_pod_resources(spec)?;
         if self.shutdown.is_under_way() {
             let message = "Pod was rejected as the node is shutting down.";
             return Err(Rejection::new("NodeShutdown", message));
@@ -195,6 +200,16 @@ impl Admission {
     fn check_app_armor(&self, pod: &Pod) -> Result<(), Rejection> {
         app_armor::check(pod, self.has_app_armor)
             .map_err(|why| Rejection::new("AppArmor", format!("Cannot enforce AppArmor: {why}")))
+    }
+
+    fn check_pod_resources(&self, spec: &PodSpec) -> Result<(), Rejection> {
+        if self.features.pod_resources || !resources::has_pod_level(spec) {
+            return Ok(());
+        }
+        Err(Rejection::new(
+            "PodLevelResourcesNotSupported",
+            "PodLevelResources feature gate is disabled",
+        ))
     }
 
     fn check_sysctls(&self, spec: &PodSpec) -> Result<(), Rejection> {

@@ -27,6 +27,7 @@ impl Admission {
     ) -> Result<AdmissionOutcome, ResizeRefusal> {
         let (wanted, had) = (requests(pod), requests(granted));
         let grows = |name: &str| wanted.get(name) > had.get(name);
+        self.check_gate(pod, granted)?;
         self.check_managers(pod, granted)?;
         check_capacity(&wanted, node, grows)?;
         let mut shortages = fit::shortages(pod, others, node);
@@ -39,6 +40,18 @@ impl Admission {
 }
 
 impl Admission {
+    /// Checks that the resources of the pod as a whole do not change if their resize is off.
+    fn check_gate(&self, pod: &Pod, granted: &Pod) -> Result<(), ResizeRefusal> {
+        let whole = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.resources.clone());
+        if self.features.pod_resize || whole(pod) == whole(granted) {
+            return Ok(());
+        }
+        Err(ResizeRefusal::Infeasible {
+            message: "InPlacePodLevelResourcesVerticalScaling is disabled".to_owned(),
+            detail: "plr_feature_gate_off",
+        })
+    }
+
     /// Checks that what containers have for themselves does not change, as upstream without
     /// `InPlacePodVerticalScalingExclusiveCPUs` and `InPlacePodVerticalScalingExclusiveMemory`.
     fn check_managers(&self, pod: &Pod, granted: &Pod) -> Result<(), ResizeRefusal> {

@@ -20,6 +20,7 @@ fn pod(name: &str, priority: i32, spec: Value) -> Arc<Pod> {
 pub(super) fn admission() -> Admission {
     Admission::new(
         &[],
+        PodFeatures::default(),
         Arc::new(NodeShutdown::new(std::path::Path::new("/nonexistent"))),
         Arc::new(EvictionManager::new(
             EvictionOptions::default(),
@@ -131,6 +132,46 @@ fn what_the_managers_lack_comes_before_what_the_node_lacks() {
         assert_eq!(rejected.as_deref(), reason, "{cpu}");
         assert_eq!(asked.get(), asks, "{cpu}");
     }
+}
+
+#[test]
+fn pod_level_resources_can_be_switched_off() {
+    let admission = Admission {
+        features: PodFeatures {
+            pod_resources: false,
+            pod_resize: false,
+        },
+        ..admission()
+    };
+    let spec =
+        |resources: Value| json!({"tolerations": [{"operator": "Exists"}], "resources": resources});
+    let node = room_for_one();
+    for (resources, reason) in [
+        (json!(null), None),
+        (json!({"requests": {}}), None),
+        (
+            json!({"limits": {"memory": "1Gi"}}),
+            Some("PodLevelResourcesNotSupported"),
+        ),
+    ] {
+        let admitted = admission.admit(&pod("p", 0, spec(resources)), &node, &[], complete);
+        let rejected = admitted.err().map(|rejection| rejection.reason);
+        assert_eq!(rejected.as_deref(), reason);
+    }
+    let (small, large) = (
+        pod("p", 0, spec(json!({"requests": {"cpu": "1m"}}))),
+        pod("p", 0, spec(json!({"requests": {"cpu": "2m"}}))),
+    );
+    let refused = admission
+        .admit_resize(&large, &small, &node, &[])
+        .unwrap_err();
+    assert_eq!(
+        (refused.reason(), refused.message()),
+        (
+            "Infeasible",
+            "InPlacePodLevelResourcesVerticalScaling is disabled"
+        )
+    );
 }
 
 #[test]

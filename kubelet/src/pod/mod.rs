@@ -1,5 +1,6 @@
 //! The pods of this node: the desired pods, their mirror pods, and the removal of their files.
 
+pub mod features;
 pub mod manager;
 pub mod mirror;
 pub mod rejection;

@@ -15,7 +15,7 @@ use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::file_work::FileWork;
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::identity::{self, PodUid};
-use kubelet_runtime::pod_state::PodState;
+use kubelet_runtime::pod_state::{PodState, RestartDelays};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -120,7 +120,7 @@ pub struct PodWorkers<S> {
     tasks: TaskTracker,
     cancel: CancellationToken,
     sync_frequency: Duration,
-    max_restart_period: Duration,
+    restart_delays: RestartDelays,
     metrics: Arc<WorkerMetrics>,
 }
 
@@ -140,7 +140,7 @@ impl<S: PodSyncer> PodWorkers<S> {
     pub fn new(
         syncer: Arc<S>,
         sync_frequency: Duration,
-        max_restart_period: Duration,
+        restart_delays: RestartDelays,
         cancel: CancellationToken,
     ) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             tasks: TaskTracker::new(),
             cancel,
             sync_frequency,
-            max_restart_period,
+            restart_delays,
             metrics: Arc::default(),
         }
     }
@@ -347,7 +347,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             file_work: FileWork::default(),
             metrics: Arc::clone(&self.metrics),
             sync_frequency: self.sync_frequency,
-            max_restart_period: self.max_restart_period,
+            restart_delays: self.restart_delays,
         };
         let cancel = self.cancel.clone();
         let work = async move {

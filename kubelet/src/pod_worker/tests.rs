@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::repeatable;
 use kubelet_pod_spec::identity::{CONFIG_SOURCE, PodUid};
-use kubelet_runtime::pod_state::PodState;
+use kubelet_runtime::pod_state::{PodState, RestartDelays};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -144,7 +144,7 @@ fn workers() -> (Arc<Scripted>, PodWorkers<Scripted>) {
     let workers = PodWorkers::new(
         Arc::clone(&syncer),
         60 * SECOND,
-        300 * SECOND,
+        RestartDelays::default(),
         CancellationToken::new(),
     );
     (syncer, workers)

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::file_work::FileWork;
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity;
-use kubelet_runtime::pod_state::PodState;
+use kubelet_runtime::pod_state::{PodState, RestartDelays};
 use kubelet_traces::{pod_operation, traced};
 use retry_delay::RetryDelay;
 use tokio::{
@@ -44,7 +44,7 @@ pub(super) struct Worker<S> {
     pub(super) file_work: FileWork,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) sync_frequency: Duration,
-    pub(super) max_restart_period: Duration,
+    pub(super) restart_delays: RestartDelays,
 }
 
 /// The delays after failed attempts of a worker.
@@ -122,7 +122,7 @@ impl<S: PodSyncer> Worker<S> {
 
     /// Syncs the pod on request and periodically, until it is killed or has ended by itself.
     async fn sync_until_done(&mut self) {
-        let state = Arc::new(PodState::new(self.max_restart_period).seen_at(self.seen));
+        let state = Arc::new(PodState::new(self.restart_delays).seen_at(self.seen));
         let mut newer_than = self.reborn;
         let mut last: Option<Arc<Pod>> = None;
         let mut retry = RETRY;

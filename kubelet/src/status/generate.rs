@@ -23,6 +23,7 @@ use super::{
     readiness::{Kind, Readiness},
     restart_all,
 };
+use crate::pod::features::PodFeatures;
 
 /// Total size of a pod's termination messages in bytes, as upstream.
 const MAX_MESSAGES: usize = 12 * 1024;
@@ -39,6 +40,7 @@ pub(super) struct Node<'a> {
     pub(super) probes: &'a ProbeResults,
     /// Start time of this kubelet.
     pub(super) begun: Timestamp,
+    pub(super) features: PodFeatures,
 }
 
 impl<'a> Node<'a> {
@@ -129,7 +131,8 @@ pub(super) fn generate(
     } else {
         pod_ips(facts.status, node, old)
     };
-    let resources = quantities::of_pod(spec);
+    // They are there for the sake of resizes.
+    let resources = node.features.pod_resize.then(|| quantities::of_pod(spec));
     ApiStatus {
         phase: Some(phase.as_str().to_owned()),
         conditions: Some(conditions),
@@ -148,8 +151,8 @@ pub(super) fn generate(
         start_time: old.start_time.clone().or_else(|| start_time(facts.status)),
         qos_class: Some(QosClass::of(spec).as_str().to_owned()),
         observed_generation: old.observed_generation.max(pod.metadata.generation),
-        allocated_resources: resources.requests.clone(),
-        resources: Some(resources_in_force(spec, facts, resources)),
+        allocated_resources: resources.as_ref().and_then(|it| it.requests.clone()),
+        resources: resources.map(|granted| resources_in_force(spec, facts, granted)),
         reason,
         message,
         ..ApiStatus::default()

@@ -43,7 +43,7 @@ use tracing::info;
 
 pub use self::verdict::Verdict;
 use self::{generate::Node, metrics::StatusMetrics};
-use crate::pod::{rejection::Rejection, start_latency::StartLatencies};
+use crate::pod::{features::PodFeatures, rejection::Rejection, start_latency::StartLatencies};
 
 /// The inputs of a pod's status, apart from the pod.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +103,7 @@ pub struct StatusManager {
     probes: Arc<ProbeResults>,
     managers: Arc<ResourceManagers>,
     dra: DraManager,
+    features: PodFeatures,
     /// Start time of this kubelet.
     begun: Timestamp,
     reports: Mutex<Reports>,
@@ -125,12 +126,14 @@ impl StatusManager {
         probes: Arc<ProbeResults>,
         managers: Arc<ResourceManagers>,
         dra: DraManager,
+        features: PodFeatures,
     ) -> Self {
         Self {
             host_ips,
             probes,
             managers,
             dra,
+            features,
             begun: clock::now(),
             reports: Mutex::default(),
             remembered: Mutex::default(),
@@ -414,6 +417,7 @@ impl StatusManager {
             given_ips: self.host_ips.given(),
             probes: &self.probes,
             begun: self.begun,
+            features: self.features,
         }
     }
 }
@@ -467,7 +471,14 @@ mod tests {
             objects: Arc::new(NoObjects),
             cluster: None,
         });
-        StatusManager::new(HostIps::default(), Arc::default(), Arc::default(), claims)
+        let features = PodFeatures::default();
+        StatusManager::new(
+            HostIps::default(),
+            Arc::default(),
+            Arc::default(),
+            claims,
+            features,
+        )
     }
 
     #[test]

@@ -81,7 +81,7 @@ async fn after_a_run_of_ten_minutes_restarts_are_quick_again() {
     let node = Node::new();
     node.runtime.behave("c", exits(1));
     let mut options = node.options();
-    options.max_container_restart_period = 40 * SECOND;
+    options.restart_delays.longest = 40 * SECOND;
     let kubelet = node.start_with(options);
     kubelet.add(pod("web", "u1", json!({}))).await;
     let backs_off = |delay: &str| {

@@ -79,7 +79,7 @@ impl Simulation {
         sleep(PROMPT).await;
         let ended = self.node.runtime.exit_container(&name, 1);
         assert_eq!(ended, 1, "{name} does not run");
-        sleep(self.node.options.max_container_restart_period + PROMPT).await;
+        sleep(self.node.options.restart_delays.longest + PROMPT).await;
         assert_eq!(self.node.runtime.creations(&uid, &name), 1, "{name}");
         self.assert_settled("a debug container ended");
         self.remove_one(index).await;

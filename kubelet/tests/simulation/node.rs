@@ -32,7 +32,9 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
 use kubelet_node::capacity::CapacityOptions;
 use kubelet_resource_managers::ResourceManagers;
-use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
+use kubelet_runtime::{
+    RuntimeOptions, dns::DnsOptions, pod_state::RestartDelays, user_namespace::UserNamespaceOptions,
+};
 use test_api_server::Caller;
 use test_run::random::Random;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -99,7 +101,10 @@ impl Node {
                 max_pods: 10_000,
                 ..CapacityOptions::default()
             },
-            max_container_restart_period: Duration::from_secs(20),
+            restart_delays: RestartDelays {
+                longest: Duration::from_secs(20),
+                ..RestartDelays::default()
+            },
             eviction: memory::options(),
             managers: cpus::options(),
             measurements: MeasurementSource::Given(memory.clone()),

@@ -138,7 +138,7 @@ impl Class {
     fn heals(self, simulation: &Simulation) -> Duration {
         let options = &simulation.node.options;
         // The back-off starts when the exit is noticed, regardless of the number of attempts.
-        let restart = NOTICED + options.max_container_restart_period + READY;
+        let restart = NOTICED + options.restart_delays.longest + READY;
         match self {
             Self::Crash | Self::SandboxEnd => restart,
             // Each failure is retried after its own delay, which doubles.

@@ -47,7 +47,7 @@ pub(super) fn problem(history: &History<'_>) -> Option<String> {
                 return None;
             }
             let least = delay(history, restarts);
-            let longest = history.simulation.node.options.max_container_restart_period;
+            let longest = history.simulation.node.options.restart_delays.longest;
             let waited = *again - ended;
             let due = ended + longest + PROMPT;
             let is_late = *again > due && history.is_calm(ended, due);
@@ -64,7 +64,7 @@ pub(super) fn problem(history: &History<'_>) -> Option<String> {
 
 /// The least delay before the n-th consecutive restart. Failed attempts lengthen it.
 fn delay(history: &History<'_>, restarts: u32) -> Duration {
-    let longest = history.simulation.node.options.max_container_restart_period;
+    let longest = history.simulation.node.options.restart_delays.longest;
     match restarts {
         0 | 1 => Duration::ZERO,
         more => (BASE * 2_u32.saturating_pow((more - 2).min(16))).min(longest),
