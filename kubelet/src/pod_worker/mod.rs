@@ -165,8 +165,8 @@ impl<S: PodSyncer> PodWorkers<S> {
         self.hand_over(pod, false);
     }
 
-    /// As [`update`](Self::update), for a pod that has ended: its source says so, and nothing of it
-    /// runs. What is left is to report its end and to release its resources.
+    /// As [`update`](Self::update), for a pod that has ended: its source says so, and the runtime has
+    /// no running part of it. What is left is to report its end and to release its resources.
     pub fn update_ended(&self, pod: &Arc<Pod>) {
         self.hand_over(pod, true);
     }

@@ -30,6 +30,7 @@ mod node;
 mod node_object;
 mod objects;
 mod oom_kills;
+mod pod_resources;
 mod probes;
 mod program_arguments;
 mod resize;
