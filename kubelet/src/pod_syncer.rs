@@ -1,11 +1,10 @@
 //! The operations of pod workers on pods: volumes, the runtime and the status together.
 
 mod cgroup;
+mod reports;
 mod starts;
 
-use std::{
-    io, os::unix::fs::DirBuilderExt as _, path::PathBuf, pin::pin, sync::Arc, time::Duration,
-};
+use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
@@ -20,7 +19,7 @@ use kubelet_runtime::{
     pod_state::{PodState, RestartDelays},
 };
 use kubelet_volume::{VolumeError, VolumeManager};
-use tokio::{select, time::Instant};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::cgroup::CgroupReadiness;
@@ -103,82 +102,6 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    fn report(
-        &self,
-        pod: &Pod,
-        status: &PodStatus,
-        state: &PodState,
-        verdict: Option<&Verdict>,
-        held_back: Option<&Rejection>,
-    ) -> Phase {
-        let before = self.statuses.get(&PodUid::of(pod));
-        let phase = self.statuses.update(
-            pod,
-            StatusInputs {
-                status,
-                sandbox_made: state.has_made_sandbox(),
-                waiting: &state.waiting(),
-                runtime_name: self.runtime.name(),
-                ending: false,
-                verdict,
-                held_back,
-                resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
-            },
-        );
-        let pulling = state.pulls.lock().time_spent();
-        self.statuses.latencies().pulled(&PodUid::of(pod), pulling);
-        let before = before.and_then(|before| before.phase.clone());
-        // The start duration of a pod that already ran under an earlier kubelet is unknown.
-        if before.is_some()
-            && Phase::parse(before.as_deref()) == Phase::Pending
-            && phase == Phase::Running
-        {
-            self.starts.observe(state.seen().elapsed());
-        }
-        phase
-    }
-
-    /// Completes a sync. Reports that the pod is ready to start containers before their images are
-    /// pulled, as that may take long.
-    async fn sync_reported<T>(
-        &self,
-        pod: &Pod,
-        status: &PodStatus,
-        state: &PodState,
-        sync: impl Future<Output = T>,
-    ) -> T {
-        let mut sync = pin!(sync);
-        select! {
-            biased;
-            synced = &mut sync => return synced,
-            () = state.sandbox_made() => {}
-        }
-        self.report(pod, status, state, None, None);
-        sync.await
-    }
-
-    /// Reports a pod that waits before it starts. After a reboot, its source has it as it ran before.
-    pub(crate) async fn report_waiting(&self, pod: &Pod) {
-        let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
-        if Phase::parse(phase) == Phase::Pending {
-            return;
-        }
-        // Without it, the report of the pod's worker follows.
-        if let Ok(status) = self.status(&PodUid::of(pod), None).await {
-            let state = PodState::new(self.restart_delays);
-            self.report(pod, &status, &state, None, None);
-        }
-    }
-
-    /// The pod's IP addresses in its status.
-    fn reported_ips(&self, uid: &PodUid) -> Vec<String> {
-        let status = self.statuses.get(uid);
-        let ips = status
-            .iter()
-            .flat_map(|status| status.pod_ips.iter().flatten());
-        ips.map(|ip| ip.ip.clone()).collect()
-    }
-
     /// Whether the pod, whose status was `before`, may run now.
     fn may_run(&self, pod: &Pod, before: Option<&ApiStatus>) -> Result<(), Rejection> {
         let known = before.or(pod.status.as_ref());
