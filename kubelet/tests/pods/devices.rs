@@ -12,7 +12,10 @@ use fake_device_plugin::{Call, FakeDevicePlugin, Serving, VARIABLE};
 use fake_runtime::Verb;
 use serde_json::{Value, json};
 
-use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
+use crate::{
+    node::{IMAGE, Node, Running, SECOND, pod, until},
+    pod_resources,
+};
 
 const GPU: &str = "vendor.example/gpu";
 
@@ -251,6 +254,7 @@ async fn a_plugin_that_does_not_come_back_is_not_waited_for_forever() {
     let says = "Pod was rejected: Allocate failed due to no healthy devices present; cannot \
                 allocate unhealthy devices vendor.example/gpu, which is unexpected";
     assert_eq!(status.message.as_deref(), Some(says));
+    assert_eq!(pod_resources::listed(&kubelet).await, Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,15 @@ fn serve(kubelet: &Running, dir: &Path) -> Channel {
     kubelet_plugin_manager::socket::channel(&socket_path(dir))
 }
 
+/// The names of the pods that version 1 lists.
+pub(crate) async fn listed(kubelet: &Running) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut client = PodResourcesListerClient::new(serve(kubelet, dir.path()));
+    let listed = client.list(ListPodResourcesRequest {}).await.unwrap();
+    let pods = listed.into_inner().pod_resources.into_iter();
+    pods.map(|pod| pod.name).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_that_have_ended_are_listed_only_on_demand() {
     for lists_active_pods in [true, false] {
