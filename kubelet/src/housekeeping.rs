@@ -44,7 +44,8 @@ pub(crate) struct Housekeeping {
 impl Housekeeping {
     /// Processes the last list of the runtime, and from time to time the directories. Does not
     /// block: workers and other tasks do the work.
-    pub(crate) fn run(&mut self) {
+    /// `waits` tells which pods are not started yet.
+    pub(crate) fn run(&mut self, waits: impl Fn(&PodUid) -> bool) {
         self.remove_orphaned_mirrors();
         let listing = self.pleg.listing();
         let Some(listed) = listing.at else {
@@ -53,9 +54,9 @@ impl Housekeeping {
         self.workers.reap(listed);
         self.probes.cleanup(|uid| self.workers.is_known(uid));
         for (uid, record) in &listing.records {
-            // A pod that waits to be started keeps the containers that ended before it.
-            let waits = self.pods.get(uid).is_some() && !record.has_running();
-            if self.workers.is_known(uid) || waits {
+            // A pod that waits keeps the containers that ended before.
+            let is_kept = waits(uid) && !record.has_running();
+            if self.workers.is_known(uid) || is_kept {
                 continue;
             }
             let full_name = format!("{}_{}", record.name, record.namespace);

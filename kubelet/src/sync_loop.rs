@@ -102,7 +102,7 @@ impl SyncLoop<'_> {
                         && (self.sources_ready)()
                     {
                         self.statuses.forget_remembered();
-                        housekeeping.run();
+                        housekeeping.run(|uid| self.waiting.contains(uid));
                     }
                 }
                 _ = mirroring.tick() => {

@@ -93,7 +93,7 @@ impl RuntimeMetrics {
     }
 
     /// The runtime does not tell its cgroup driver.
-    pub(super) fn is_outdated(&self) {
+    pub(super) fn note_outdated(&self) {
         self.is_outdated.store(true, Ordering::Relaxed);
     }
 

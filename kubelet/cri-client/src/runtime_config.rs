@@ -35,7 +35,7 @@ impl CriClient {
         match self.call("RuntimeConfig", "", call).await {
             Ok(config) => Ok(config.linux.map(|linux| linux.cgroup_driver())),
             Err(error) if error.is_unimplemented() => {
-                self.metrics.is_outdated();
+                self.metrics.note_outdated();
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -17,8 +17,8 @@ use crate::{
 /// How long the node keeps the resource of a plugin that is gone, as upstream.
 const GRACE: Duration = Duration::from_secs(5 * 60);
 
-/// How long pods wait for a plugin that is gone: it starts again, or it registers later than the
-/// kubelet asks for its devices. Upstream rejects them at once.
+/// How long pods wait for a plugin that is gone, as one does that starts again. Upstream rejects them
+/// at once.
 pub(crate) const WAIT: Duration = Duration::from_secs(30);
 
 /// Resources, and the devices of containers.

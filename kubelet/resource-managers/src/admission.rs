@@ -83,8 +83,8 @@ impl ResourceManagers {
         })
     }
 
-    /// Asks device plugins until the pod has everything. Waits for plugins that are gone, as long as
-    /// the node keeps their resources. On an error, the pod may have got CPUs and memory.
+    /// Asks device plugins until the pod has everything. Waits a while for plugins that are gone. On an
+    /// error, the pod may have got CPUs and memory.
     ///
     /// # Errors
     /// The pod must be rejected.

@@ -4,7 +4,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_cri_client::pod_status::ContainerState;
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_resource_managers::Admitted;
 use tokio::task::{AbortHandle, JoinSet};
@@ -108,8 +107,7 @@ impl SyncLoop<'_> {
         }
         let listing = self.pleg.listing();
         let record = listing.records.get(&PodUid::of(pod));
-        let mut containers = record.iter().flat_map(|record| &record.containers);
-        let runs = containers.any(|container| container.state == ContainerState::Running);
+        let runs = record.is_some_and(|record| record.has_running());
         self.admission.allocate(pod, runs)
     }
 
