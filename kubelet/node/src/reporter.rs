@@ -47,6 +47,11 @@ const MAX_RETRY: Duration = Duration::from_secs(7);
 const START_PERIOD: Duration = Duration::from_millis(500);
 /// How long [`START_PERIOD`] applies.
 const START: Duration = Duration::from_secs(30);
+/// How long the first update waits for what the kubelet must do at each start: the node of a
+/// restarted kubelet would be unready until then.
+const START_GRACE: Duration = Duration::from_secs(2);
+/// Interval of the checks whether it is done.
+const START_CHECK: Duration = Duration::from_millis(50);
 
 /// Called when requests to the API server fail repeatedly: its connections may be dead.
 pub type OnRepeatedFailure = Arc<dyn Fn() + Send + Sync>;
@@ -151,6 +156,9 @@ impl NodeReporter {
         self.parts.status_source.registered();
         let begun = Instant::now();
         let mut shutting_down = self.parts.status_source.shutting_down();
+        if self.wait_for_start(&shutting_down).await {
+            self.runtime.refresh().await;
+        }
         loop {
             let is_ready = self.sync().await;
             let period = self.parts.options.status_update_frequency;
@@ -168,6 +176,20 @@ impl NodeReporter {
                 () = time::sleep(wait) => self.runtime.refresh().await,
             }
         }
+    }
+
+    /// Waits for what the kubelet must do at each start; returns whether that took time.
+    async fn wait_for_start(&self, shutting_down: &watch::Receiver<bool>) -> bool {
+        let begun = Instant::now();
+        let mut has_waited = false;
+        while !self.parts.status_source.problems().is_empty()
+            && !*shutting_down.borrow()
+            && begun.elapsed() < START_GRACE
+        {
+            time::sleep(START_CHECK).await;
+            has_waited = true;
+        }
+        has_waited
     }
 
     async fn read_machine(&mut self) {

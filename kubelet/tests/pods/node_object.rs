@@ -285,6 +285,37 @@ async fn a_node_registers_with_its_status_and_renews_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restart_does_not_make_a_ready_node_unready() {
+    let (api, node) = (Api::new(), Node::new());
+    let reporting = start(&api, &node, NodeOptions::default());
+    reporting.until_ready("True").await;
+    reporting.stop().await;
+
+    // What must be done at each start takes a moment.
+    let status_source = FakeStatusSource::default();
+    let problem = "CSINode is not yet initialized".to_owned();
+    status_source.problems.lock().push(problem.clone());
+    let reporting = start_with(&api, &node, NodeOptions::default(), status_source);
+    for _ in 0..100 {
+        sleep(SECOND / 100).await;
+        assert_eq!(api.condition("Ready")["status"], "True");
+    }
+    reporting.status_source.problems.lock().clear();
+    api.0.forget_requests();
+    until("a report", SECOND, || api.count("patch") > 0).await;
+    assert_eq!(api.condition("Ready")["status"], "True");
+    reporting.stop().await;
+
+    // A problem that stays is reported.
+    let status_source = FakeStatusSource::default();
+    status_source.problems.lock().push(problem.clone());
+    let reporting = start_with(&api, &node, NodeOptions::default(), status_source);
+    reporting.until_ready("False").await;
+    assert_eq!(api.condition("Ready")["message"], problem);
+    reporting.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_quiet_node_asks_no_more_than_upstream_does() {
     let (api, node) = (Api::new(), Node::new());
     let reporting = start(&api, &node, NodeOptions::default());
