@@ -35,6 +35,14 @@ pub enum CriError {
         /// The deadline.
         after: Duration,
     },
+    /// A list that was streamed broke off.
+    #[error("{verb} recv failed: {cause}")]
+    Interrupted {
+        /// The CRI verb.
+        verb: &'static str,
+        /// Why.
+        cause: Box<Self>,
+    },
     /// The response lacks a required field.
     #[error("{verb}{}: the runtime's response lacks {missing}", Of(object))]
     Incomplete {
@@ -59,7 +67,7 @@ impl CriError {
         match self {
             // A status that came over the wire has no local source.
             Self::Status { status, .. } => status.source().is_none(),
-            Self::Deadline { .. } | Self::Incomplete { .. } => false,
+            Self::Deadline { .. } | Self::Interrupted { .. } | Self::Incomplete { .. } => false,
             Self::Endpoint { .. } => true,
         }
     }
@@ -86,8 +94,10 @@ impl CriError {
 
     /// Whether the runtime does not implement the verb. containerd 2.2 uses a different code.
     pub fn is_unimplemented(&self) -> bool {
-        let Self::Status { status, .. } = self else {
-            return false;
+        let status = match self {
+            Self::Status { status, .. } => status,
+            Self::Interrupted { cause, .. } => return cause.is_unimplemented(),
+            _ => return false,
         };
         match status.code() {
             Code::Unimplemented => true,

@@ -2,7 +2,7 @@
 
 use cri_proto::runtime::v1::{
     AuthConfig, Image, ImageFsInfoRequest, ImageFsInfoResponse, ImageSpec, ImageStatusRequest,
-    ListImagesRequest, PodSandboxConfig, PullImageRequest, RemoveImageRequest,
+    PodSandboxConfig, PullImageRequest, RemoveImageRequest,
 };
 
 use super::{CriClient, CriError, deadline::failed, gone_is_fine};
@@ -20,16 +20,6 @@ impl CriClient {
             verbose: false,
         });
         Ok(self.call("ImageStatus", &name, call).await?.image)
-    }
-
-    /// All images of the runtime.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn list_images(&self) -> Result<Vec<Image>, CriError> {
-        let mut client = self.image.clone();
-        let call = client.list_images(ListImagesRequest::default());
-        Ok(self.call("ListImages", "", call).await?.images)
     }
 
     /// Removes an image; by its ID, with all its names. An image that no longer exists is not an

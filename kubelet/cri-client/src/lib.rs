@@ -8,6 +8,7 @@ mod error;
 mod exec_output;
 mod images;
 pub mod labels;
+mod lists;
 mod metrics;
 mod options;
 pub mod pod_status;
@@ -18,19 +19,16 @@ mod runtime_config;
 mod stats;
 mod streaming;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{
-    Container, ContainerConfig, ContainerEventResponse, ContainerFilter, ContainerStatus,
-    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ExecSyncResponse,
-    GetEventsRequest, ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
-    PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest, RemoveContainerRequest,
-    RemovePodSandboxRequest, ReopenContainerLogRequest, RunPodSandboxRequest,
-    StartContainerRequest, StatusRequest, StatusResponse, StopContainerRequest,
-    StopPodSandboxRequest, VersionRequest, VersionResponse,
+    ContainerConfig, ContainerEventResponse, ContainerStatus, ContainerStatusRequest,
+    CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, GetEventsRequest, PodSandboxConfig,
+    PodSandboxStatus, PodSandboxStatusRequest, RemoveContainerRequest, RemovePodSandboxRequest,
+    ReopenContainerLogRequest, RunPodSandboxRequest, StartContainerRequest, StatusRequest,
+    StatusResponse, StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
-use kubelet_pod_spec::identity::PodUid;
 use kubelet_traces::TracedCalls;
 use tonic::{
     Streaming,
@@ -40,7 +38,7 @@ use tonic::{
 };
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
-use self::{deadline::failed, exec_output::TruncatedBody};
+use self::{deadline::failed, exec_output::TruncatedBody, lists::ListStreams};
 pub use self::{
     error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics, options::CriOptions,
 };
@@ -66,6 +64,7 @@ pub struct CriClient {
     image: ImageServiceClient<Transport>,
     timeout: Duration,
     metrics: Arc<RuntimeMetrics>,
+    list_streams: Arc<ListStreams>,
 }
 
 impl CriClient {
@@ -80,7 +79,12 @@ impl CriClient {
             endpoint if endpoint == options.runtime_endpoint => runtime.clone(),
             endpoint => channel(endpoint)?,
         };
-        Ok(Self::from_channels(runtime, image, options.request_timeout))
+        let client = Self::from_channels(runtime, image, options.request_timeout);
+        Ok(if options.list_streaming {
+            client.with_list_streams()
+        } else {
+            client
+        })
     }
 
     /// Creates a client over existing channels, or directly to services in the same process.
@@ -113,7 +117,15 @@ impl CriClient {
             image: ImageServiceClient::new(image).max_decoding_message_size(MAX_MESSAGE_SIZE),
             timeout,
             metrics,
+            list_streams: Arc::default(),
         }
+    }
+
+    /// Reads lists as streams (`CRIListStreaming`) where the runtime has them.
+    #[must_use]
+    pub fn with_list_streams(mut self) -> Self {
+        self.list_streams = Arc::new(ListStreams::on());
+        self
     }
 
     /// The metrics of this client and its clones.
@@ -139,58 +151,6 @@ impl CriClient {
         let mut client = self.runtime.clone();
         let request = StatusRequest::default();
         self.call("Status", "", client.status(request)).await
-    }
-
-    /// All sandboxes of the runtime.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandbox>, CriError> {
-        let mut client = self.runtime.clone();
-        let call = client.list_pod_sandbox(ListPodSandboxRequest::default());
-        Ok(self.call("ListPodSandbox", "", call).await?.items)
-    }
-
-    /// All containers of the runtime, in any state.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn list_containers(&self) -> Result<Vec<Container>, CriError> {
-        let mut client = self.runtime.clone();
-        let call = client.list_containers(ListContainersRequest::default());
-        Ok(self.call("ListContainers", "", call).await?.containers)
-    }
-
-    /// The sandboxes whose labels name the pod.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn list_pod_sandboxes_of(&self, uid: &PodUid) -> Result<Vec<PodSandbox>, CriError> {
-        let mut client = self.runtime.clone();
-        let call = client.list_pod_sandbox(ListPodSandboxRequest {
-            filter: Some(PodSandboxFilter {
-                label_selector: of_pod(uid),
-                ..PodSandboxFilter::default()
-            }),
-        });
-        let answer = self.call("ListPodSandbox", uid.as_str(), call).await?;
-        Ok(answer.items)
-    }
-
-    /// The containers whose labels name the pod, in any state.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn list_containers_of(&self, uid: &PodUid) -> Result<Vec<Container>, CriError> {
-        let mut client = self.runtime.clone();
-        let call = client.list_containers(ListContainersRequest {
-            filter: Some(ContainerFilter {
-                label_selector: of_pod(uid),
-                ..ContainerFilter::default()
-            }),
-        });
-        let answer = self.call("ListContainers", uid.as_str(), call).await?;
-        Ok(answer.containers)
     }
 
     /// Streams the events of all containers and sandboxes from now on. The call has no deadline: a
@@ -415,10 +375,6 @@ impl CriClient {
         };
         self.within(deadline, "ExecSync", id, call).await
     }
-}
-
-fn of_pod(uid: &PodUid) -> BTreeMap<String, String> {
-    BTreeMap::from([(labels::POD_UID.to_owned(), uid.as_str().to_owned())])
 }
 
 fn incomplete(verb: &'static str, object: &str, missing: &'static str) -> CriError {

@@ -12,6 +12,8 @@ pub struct CriOptions {
     pub image_endpoint: String,
     /// Deadline of calls without their own (`runtimeRequestTimeout`).
     pub request_timeout: Duration,
+    /// Whether lists are read as streams where the runtime has them (`CRIListStreaming`).
+    pub list_streaming: bool,
 }
 
 impl Default for CriOptions {
@@ -21,6 +23,7 @@ impl Default for CriOptions {
             runtime_endpoint: "unix:///run/containerd/containerd.sock".to_owned(),
             image_endpoint: String::new(),
             request_timeout: Duration::from_secs(120),
+            list_streaming: false,
         }
     }
 }

@@ -3,9 +3,8 @@
 use std::{cmp::max, collections::BTreeMap};
 
 use cri_proto::runtime::v1::{
-    ContainerStats, CpuUsage, LinuxPodSandboxStats, ListContainerStatsRequest,
-    ListPodSandboxStatsRequest, MemoryUsage, PodSandboxAttributes, PodSandboxMetadata,
-    PodSandboxStats, UInt64Value,
+    ContainerStats, CpuUsage, LinuxPodSandboxStats, MemoryUsage, PodSandboxAttributes,
+    PodSandboxMetadata, PodSandboxStats, UInt64Value,
 };
 use tracing::debug;
 
@@ -20,10 +19,8 @@ impl CriClient {
     /// # Errors
     /// The runtime measures nothing.
     pub async fn pod_stats(&self) -> Result<Vec<PodSandboxStats>, CriError> {
-        let mut client = self.runtime.clone();
-        let call = client.list_pod_sandbox_stats(ListPodSandboxStatsRequest::default());
-        let error = match self.call("ListPodSandboxStats", "", call).await {
-            Ok(answer) => return Ok(answer.stats),
+        let error = match self.list_pod_sandbox_stats().await {
+            Ok(stats) => return Ok(stats),
             Err(error) => error,
         };
         match self.container_stats().await {
@@ -33,16 +30,6 @@ impl CriClient {
             }
             Err(_) => Err(error),
         }
-    }
-
-    /// What every container uses, its writable layer included.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
-        let mut client = self.runtime.clone();
-        let call = client.list_container_stats(ListContainerStatsRequest::default());
-        Ok(self.call("ListContainerStats", "", call).await?.stats)
     }
 }
 

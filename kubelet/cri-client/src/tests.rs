@@ -1,4 +1,4 @@
-use cri_proto::runtime::v1::ImageSpec;
+use cri_proto::runtime::v1::{ImageSpec, PodSandboxMetadata};
 use fake_runtime::{FakeRuntime, Fault, Times, Verb};
 use kubelet_metrics::{Collector as _, Exposition};
 
@@ -78,4 +78,93 @@ async fn a_runtime_that_does_not_tell_its_cgroup_driver_is_outdated() {
     runtime.fault(Verb::RuntimeConfig, unknown, Times::Once);
     assert_eq!(client.cgroup_driver().await.unwrap(), None);
     assert!(page().contains(line), "{}", page());
+}
+
+/// A runtime with an image, a sandbox and a container, and a client that reads lists as streams.
+async fn streaming() -> (FakeRuntime, CriClient) {
+    let runtime = FakeRuntime::new();
+    let channel = runtime.channel();
+    let timeout = Duration::from_secs(5);
+    let client = CriClient::from_channels(channel.clone(), channel, timeout).with_list_streams();
+    runtime.add_image("busybox:1");
+    let metadata = |name: &str| PodSandboxMetadata {
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        namespace: "default".to_owned(),
+        attempt: 0,
+    };
+    for name in ["a", "b"] {
+        let config = PodSandboxConfig {
+            metadata: Some(metadata(name)),
+            labels: [(labels::POD_UID.to_owned(), format!("uid-{name}"))].into(),
+            ..PodSandboxConfig::default()
+        };
+        client.run_pod_sandbox(config, "").await.unwrap();
+    }
+    (runtime, client)
+}
+
+#[tokio::test]
+async fn lists_are_read_as_streams_on_request() {
+    let (runtime, client) = streaming().await;
+    assert_eq!(client.list_pod_sandboxes().await.unwrap().len(), 2);
+    let of_pod = client.list_pod_sandboxes_of(&"uid-b".into()).await.unwrap();
+    assert_eq!(of_pod.len(), 1);
+    assert_eq!(of_pod[0].metadata.as_ref().unwrap().name, "b");
+    assert_eq!(client.list_containers().await.unwrap(), []);
+    assert_eq!(
+        client.list_containers_of(&"uid-a".into()).await.unwrap(),
+        []
+    );
+    assert_eq!(client.list_images().await.unwrap().len(), 1);
+    assert_eq!(client.pod_stats().await.unwrap().len(), 2);
+    assert_eq!(client.container_stats().await.unwrap(), []);
+    for (verb, calls) in [
+        (Verb::StreamPodSandboxes, 2),
+        (Verb::StreamContainers, 2),
+        (Verb::StreamImages, 1),
+        (Verb::StreamPodSandboxStats, 1),
+        (Verb::StreamContainerStats, 1),
+        (Verb::ListPodSandbox, 0),
+        (Verb::ListContainers, 0),
+        (Verb::ListImages, 0),
+        (Verb::ListPodSandboxStats, 0),
+        (Verb::ListContainerStats, 0),
+    ] {
+        assert_eq!(runtime.calls(verb), calls, "{verb:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_without_streams_is_asked_for_whole_lists() {
+    let (runtime, client) = streaming().await;
+    // Other failures are failures.
+    let broken = Fault::Error(tonic::Status::internal("broken"));
+    runtime.fault(Verb::StreamPodSandboxes, broken, Times::Once);
+    client.list_pod_sandboxes().await.unwrap_err();
+    assert_eq!(runtime.calls(Verb::ListPodSandbox), 0);
+    let unknown = || Fault::Error(tonic::Status::unimplemented("unknown method"));
+    runtime.fault(Verb::StreamPodSandboxes, unknown(), Times::Once);
+    for _ in 0..2 {
+        assert_eq!(client.list_pod_sandboxes().await.unwrap().len(), 2);
+    }
+    client.list_containers().await.unwrap();
+    assert_eq!(runtime.calls(Verb::StreamPodSandboxes), 2);
+    assert_eq!(runtime.calls(Verb::StreamContainers), 0);
+    assert_eq!(runtime.calls(Verb::ListPodSandbox), 2);
+    // The image service may be another program.
+    client.list_images().await.unwrap();
+    assert_eq!(runtime.calls(Verb::StreamImages), 1);
+
+    // Some servers tell it after they have opened the stream.
+    let cause = deadline::failed("StreamImages", "", tonic::Status::unimplemented("no"));
+    let late = CriError::Interrupted {
+        verb: "StreamImages",
+        cause: Box::new(cause),
+    };
+    assert!(late.is_unimplemented(), "{late}");
+
+    let plain = CriClient::from_channels(runtime.channel(), runtime.channel(), client.timeout);
+    plain.list_images().await.unwrap();
+    assert_eq!(runtime.calls(Verb::StreamImages), 1);
 }

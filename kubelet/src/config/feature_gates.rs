@@ -38,6 +38,8 @@ pub(super) const POD_RESOURCES: &str = "PodLevelResources";
 pub(super) const POD_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 /// The pod resources API lists only pods that run or will run.
 pub(super) const LIST_ACTIVE_PODS: &str = "KubeletPodResourcesListUseActivePods";
+/// Lists of the runtime are read as streams.
+pub(super) const LIST_STREAMING: &str = "CRIListStreaming";
 /// `/checkpoint`, `/statusz` and `/flagz` on port 10250.
 pub(super) const CHECKPOINT: &str = "ContainerCheckpoint";
 pub(super) const STATUSZ: &str = "ComponentStatusz";

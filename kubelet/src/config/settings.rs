@@ -26,7 +26,9 @@ use super::{
     cluster,
     configuration_file::{drop_in, drop_ins, main_file, merge},
     eviction_settings::eviction,
-    feature_gates::{LIST_ACTIVE_PODS, POD_RESIZE, POD_RESOURCES, QUICK_RESTARTS, is_on},
+    feature_gates::{
+        LIST_ACTIVE_PODS, LIST_STREAMING, POD_RESIZE, POD_RESOURCES, QUICK_RESTARTS, is_on,
+    },
     flags::Flags,
     image_settings::{image_gc_options, image_options},
     isolation_validation,
@@ -321,6 +323,7 @@ fn cri_options(config: &KubeletConfiguration) -> CriOptions {
         },
         runtime_endpoint,
         request_timeout: span(config.runtime_request_timeout),
+        list_streaming: is_on(config, LIST_STREAMING),
     }
 }
 

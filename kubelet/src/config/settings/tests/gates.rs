@@ -43,3 +43,14 @@ fn features_of_pods_can_be_switched_off() {
         assert_eq!(all, [on; 4], "{body}");
     }
 }
+
+#[test]
+fn lists_of_the_runtime_are_streamed_on_request() {
+    for (body, on) in [
+        ("", false),
+        ("featureGates: {CRIListStreaming: true}\n", true),
+    ] {
+        let settings = with_file(body, &[]).unwrap();
+        assert_eq!(settings.options.cri.list_streaming, on, "{body}");
+    }
+}
