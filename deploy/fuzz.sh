@@ -2,8 +2,8 @@
 # Runs all fuzz targets of tests/fuzz, or the named ones, in sequence. No crate here has unsafe
 # code, so the targets detect panics, hangs and unbounded memory use. They need no sanitizer, which
 # would make them several times slower, and no nightly compiler.
-# FUZZ_DEV=1 uses the build of the tests: it is ready sooner, but the targets run much slower, and
-# an input may take longer before it counts as a hang.
+# FUZZ_DEV=1 uses the build of the tests, which is ready sooner, and runs all targets at once: they
+# try far fewer inputs, and an input may take longer before it counts as a hang.
 # usage: fuzz.sh <seconds> [<target>...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,11 +20,33 @@ RUSTC_WORKSPACE_WRAPPER=$PWD/deploy/fuzz-rustc.sh \
   cargo build --workspace --features fuzz/libfuzzer "${targets[@]/#/--bin=}" --profile "$profile"
 
 cd tests/fuzz
-for target in "${targets[@]}"; do
-  mkdir -p "corpus/$target" "artifacts/$target"
-  corpora=("corpus/$target")
-  [ ! -d "seeds/$target" ] || corpora+=("seeds/$target")
-  echo "fuzzing $target for $seconds s"
-  "$built/$target" -artifact_prefix="artifacts/$target/" -max_total_time="$seconds" \
+fuzz() { # target; replaces the shell
+  mkdir -p "corpus/$1" "artifacts/$1"
+  local corpora=("corpus/$1")
+  [ ! -d "seeds/$1" ] || corpora+=("seeds/$1")
+  echo "fuzzing $1 for $seconds s"
+  exec "$built/$1" -artifact_prefix="artifacts/$1/" -max_total_time="$seconds" \
     -rss_limit_mb=4096 -timeout="$timeout" -print_final_stats=1 "${corpora[@]}"
+}
+if [ -z "${FUZZ_DEV:-}" ]; then
+  for target in "${targets[@]}"; do (fuzz "$target"); done
+  exit
+fi
+dir=$(mktemp -d)
+jobs=()
+finish() {
+  kill "${jobs[@]}" 2>/dev/null || true
+  rm -rf "$dir"
+}
+trap finish EXIT
+for target in "${targets[@]}"; do
+  fuzz "$target" >"$dir/$target" 2>&1 &
+  jobs+=("$!")
 done
+status=0
+for each in "${!targets[@]}"; do
+  wait "${jobs[each]}" || status=$?
+  cat "$dir/${targets[each]}"
+done
+jobs=()
+exit "$status"
