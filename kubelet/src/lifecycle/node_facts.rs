@@ -19,6 +19,9 @@ use kubelet_pod_spec::{
 use kubelet_resource_managers::ResourceManagers;
 use tokio::sync::watch;
 
+/// What names of huge pages begin with; the rest is their size.
+const HUGE_PAGES: &str = "hugepages-";
+
 /// Labels of every node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(super) const OS: &str = "kubernetes.io/os";
@@ -92,16 +95,23 @@ impl NodeSource {
             return own();
         };
         let mut facts = NodeFacts::of(&object);
-        let is_reported = !facts.allocatable.is_empty();
-        if is_told && is_reported {
-            return facts;
-        }
-        // The runtime's own report is newer: the node's status may not be reported yet.
         let own = own();
-        facts.has_group_policies = own.has_group_policies;
+        let is_reported = !facts.allocatable.is_empty();
+        // The runtime's own report is newer: the node's status may not be reported yet.
+        if !is_told || !is_reported {
+            facts.has_group_policies = own.has_group_policies;
+        }
         if !is_reported {
             facts.allocatable = own.allocatable;
+            return facts;
         }
+        // Huge pages are counted when a kubelet starts, and the object may be older. Webhooks may set
+        // other resources.
+        let is_huge = |name: &str| name.starts_with(HUGE_PAGES);
+        facts.allocatable.retain(|name, _| !is_huge(name));
+        let own = own.allocatable.into_iter();
+        let huge = own.filter(|(name, _)| is_huge(name));
+        facts.allocatable.extend(huge);
         facts
     }
 }
@@ -167,6 +177,7 @@ impl NodeFacts {
 mod tests {
     use std::path::Path;
 
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use kubelet_device_manager::DeviceManager;
     use kubelet_host::machine::Machine;
     use kubelet_node::capacity::{self, CapacityOptions};
@@ -225,6 +236,39 @@ mod tests {
         // An administrator may set them.
         devices.record();
         assert_eq!(units("vendor.example/gpu"), 8);
+    }
+
+    #[test]
+    fn huge_pages_are_those_of_this_start() {
+        let amounts = |amounts: [(&str, &str); 2]| {
+            let amounts = amounts.map(|(name, amount)| (name.to_owned(), Quantity(amount.into())));
+            Quantities::from(amounts)
+        };
+        let machine = amounts([("cpu", "4"), ("hugepages-2Mi", "8Mi")]);
+        let own = NodeFacts::standalone(&LocalNode::default(), &BTreeMap::new(), &machine);
+        let node = serde_json::json!({
+            "metadata": {"name": "node"},
+            "status": {"allocatable": {
+                "cpu": "8", "hugepages-1Gi": "1Gi", "hugepages-2Mi": "0",
+                "kubernetes.io/batch-cpu": "3", "vendor.example/gpu": "8",
+            }}
+        });
+        let node: Node = serde_json::from_value(node).unwrap();
+        let told = watch::Sender::new(Some(Arc::new(node)));
+        let object = Some(told.subscribe());
+        let source = NodeSource::new(own, object, None, Arc::default());
+        let facts = source.facts();
+        let units = facts.allocatable.iter();
+        let units: Vec<_> = units
+            .map(|(name, amount)| (&**name, resources::units(*amount)))
+            .collect();
+        let expected = [
+            ("cpu", 8),
+            ("hugepages-2Mi", 8 << 20),
+            ("kubernetes.io/batch-cpu", 3),
+            ("vendor.example/gpu", 8),
+        ];
+        assert_eq!(units, expected);
     }
 
     #[test]
