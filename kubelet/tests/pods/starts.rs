@@ -186,6 +186,25 @@ async fn what_is_not_supported_is_rejected_by_name() {
     until("its end", SECOND, || kubelet.kubelet.pods().is_empty()).await;
 }
 
+/// The runtime may finish a call of an earlier kubelet after the pod was rejected.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_of_a_rejected_pod_does_not_stay() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let spec = json!({"volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]});
+    kubelet.add(pod("web", "u1", spec)).await;
+    kubelet.until_phase("web", "Failed", SECOND).await;
+    tokio::time::sleep(10 * SECOND).await;
+    node.runtime.add_sandbox_of("web", "u1");
+    until("the sandbox to go", 60 * SECOND, || {
+        node.runtime.sandboxes().is_empty()
+    })
+    .await;
+    assert_eq!(kubelet.phase("web"), "Failed");
+    let reason = kubelet.status("web").reason;
+    assert_eq!(reason.as_deref(), Some("UnsupportedPodSpec"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_full_node_rejects_the_rest() {
     let node = Node::new();
