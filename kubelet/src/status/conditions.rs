@@ -24,6 +24,8 @@ pub const INITIALIZED: &str = "Initialized";
 pub const READY: &str = "Ready";
 /// All containers are ready.
 pub const CONTAINERS_READY: &str = "ContainersReady";
+/// Reason of `Ready` when all containers are ready, but a readiness gate is not met.
+pub(super) const GATES_NOT_READY: &str = "ReadinessGatesNotReady";
 /// The pod is assigned to a node.
 pub const POD_SCHEDULED: &str = "PodScheduled";
 
@@ -282,7 +284,7 @@ fn gates_ready(spec: &PodSpec, gates: &[PodCondition]) -> Finding {
     }
     Finding {
         message: Some(messages.join(", ")),
-        ..Finding::because(false, "ReadinessGatesNotReady")
+        ..Finding::because(false, GATES_NOT_READY)
     }
 }
 

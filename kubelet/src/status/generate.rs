@@ -44,20 +44,18 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn readiness(&self, pod: &Pod, old: &ApiStatus) -> Readiness<'a> {
-        // The source of a static pod has no status; the last one may be that of its mirror pod.
-        let of_source = match identity::is_static(pod) {
-            true => Some(old),
-            false => pod.status.as_ref(),
-        };
-        let conditions = of_source.and_then(|status| status.conditions.as_ref());
+    fn readiness<'b>(&self, pod: &'b Pod, old: &'b ApiStatus) -> Readiness<'b>
+    where
+        'a: 'b,
+    {
         Readiness {
             probes: self.probes,
             begun: self.begun,
-            was_ready: conditions
-                .into_iter()
-                .flatten()
-                .any(|c| c.type_ == conditions::READY && c.status == "True"),
+            // The source of a static pod has no status; the last one may be that of its mirror pod.
+            of_source: match identity::is_static(pod) {
+                true => Some(old),
+                false => pod.status.as_ref(),
+            },
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Sets `started` and `ready` of containers from their probe results.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, ContainerStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodStatus};
 use kubelet_pod_spec::restart_rules;
 use kubelet_prober::results::{ProbeResult, ProbeResults, ProbeType};
+
+use super::conditions;
 
 /// A container that started at least this long before the kubelet was started by an earlier one.
 const RESTART_GRACE: SignedDuration = SignedDuration::from_secs(10);
@@ -14,8 +16,8 @@ pub(super) struct Readiness<'a> {
     pub(super) probes: &'a ProbeResults,
     /// Start time of this kubelet.
     pub(super) begun: Timestamp,
-    /// Whether the pod is ready according to its source.
-    pub(super) was_ready: bool,
+    /// The pod's status at its source, which an earlier kubelet may have reported.
+    pub(super) of_source: Option<&'a PodStatus>,
 }
 
 /// The kind of a container.
@@ -69,8 +71,37 @@ impl Readiness<'_> {
         match self.probes.get(runtime_id(status), ProbeType::Readiness) {
             Some(result) => result == ProbeResult::Success,
             // Probed by an earlier kubelet.
-            None => self.was_ready && self.is_older(status),
+            None => self.was_ready(status) && self.is_older(status),
         }
+    }
+
+    /// Whether the pod was ready, or at least this container: other containers or a readiness gate
+    /// may have kept the pod from it. The node controller makes the pods of a node unready when the
+    /// node is silent for long; their containers must be probed first.
+    fn was_ready(&self, status: &ContainerStatus) -> bool {
+        let Some(earlier) = self.of_source else {
+            return false;
+        };
+        let condition = |kind| {
+            let mut all = earlier.conditions.iter().flatten();
+            all.find(|one| one.type_ == kind)
+        };
+        let is_true = |kind| condition(kind).is_some_and(|one| one.status == "True");
+        if is_true(conditions::READY) {
+            return true;
+        }
+        let reason = condition(conditions::READY).and_then(|one| one.reason.as_deref());
+        if is_true(conditions::CONTAINERS_READY) && reason != Some(conditions::GATES_NOT_READY) {
+            return false;
+        }
+        let statuses = [
+            &earlier.container_statuses,
+            &earlier.init_container_statuses,
+        ];
+        let mut containers = statuses.into_iter().flatten().flatten();
+        containers.any(|one| {
+            one.ready && one.container_id.is_some() && one.container_id == status.container_id
+        })
     }
 
     fn is_older(&self, status: &ContainerStatus) -> bool {
@@ -90,7 +121,9 @@ fn runtime_id(status: &ContainerStatus) -> &str {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::{
-        api::core::v1::{ContainerState, ContainerStateRunning, ContainerStateTerminated, Probe},
+        api::core::v1::{
+            ContainerState, ContainerStateRunning, ContainerStateTerminated, PodCondition, Probe,
+        },
         apimachinery::pkg::apis::meta::v1::Time,
     };
 
@@ -118,6 +151,29 @@ mod tests {
             startup_probe: startup.then(Probe::default),
             readiness_probe: readiness.then(Probe::default),
             ..Container::default()
+        }
+    }
+
+    /// A status with one container that is ready, and with the values of `Ready` and
+    /// `ContainersReady`.
+    fn earlier(container_id: &str, ready: (&str, Option<&str>), containers: &str) -> PodStatus {
+        let condition = |kind: &str, status: &str, reason: Option<&str>| PodCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.map(str::to_owned),
+            ..PodCondition::default()
+        };
+        PodStatus {
+            conditions: Some(vec![
+                condition("Ready", ready.0, ready.1),
+                condition("ContainersReady", containers, None),
+            ]),
+            container_statuses: Some(vec![ContainerStatus {
+                container_id: Some(container_id.to_owned()),
+                ready: true,
+                ..ContainerStatus::default()
+            }]),
+            ..PodStatus::default()
         }
     }
 
@@ -153,7 +209,7 @@ mod tests {
             let readiness = Readiness {
                 probes: &probes,
                 begun: at(100),
-                was_ready: true,
+                of_source: Some(&earlier("fake://id", ("True", None), "True")),
             };
             readiness.set(&mut status, &container, Kind::Regular, had_started);
             assert_eq!(
@@ -166,17 +222,25 @@ mod tests {
     #[test]
     fn a_restarted_kubelet_takes_ready_containers_over() {
         let probes = ProbeResults::default();
-        for (started_at, was_ready, expected) in
-            [(50, true, true), (50, false, false), (95, true, false)]
-        {
+        let (id, other, gate) = ("fake://id", "fake://other", Some("ReadinessGatesNotReady"));
+        for (started_at, earlier, expected) in [
+            (50, Some(earlier(other, ("True", None), "True")), true),
+            (50, Some(earlier(id, ("False", gate), "True")), true),
+            (50, Some(earlier(id, ("False", None), "False")), true),
+            (50, Some(earlier(other, ("False", None), "False")), false),
+            // The node was silent, and the node controller made its pods unready.
+            (50, Some(earlier(id, ("False", None), "True")), false),
+            (50, None, false),
+            (95, Some(earlier(id, ("True", None), "True")), false),
+        ] {
             let mut status = running(started_at);
             let readiness = Readiness {
                 probes: &probes,
                 begun: at(100),
-                was_ready,
+                of_source: earlier.as_ref(),
             };
             readiness.set(&mut status, &probed(false, true), Kind::Regular, true);
-            assert_eq!(status.ready, expected, "{started_at} {was_ready}");
+            assert_eq!(status.ready, expected, "{started_at} {earlier:?}");
         }
     }
 
@@ -186,7 +250,7 @@ mod tests {
         let readiness = Readiness {
             probes: &probes,
             begun: at(0),
-            was_ready: false,
+            of_source: None,
         };
         let mut container = probed(false, false);
         let mut status = running(1);

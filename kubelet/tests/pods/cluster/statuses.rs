@@ -54,6 +54,34 @@ async fn a_gate_that_others_open_makes_the_pod_ready() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_stays_ready_over_a_restart_though_its_pod_is_not() {
+    let joined = Joined::new();
+    let member = joined.start().await;
+    let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    let spec = json!({
+        "readinessGates": [{"conditionType": "example.org/gate"}],
+        "containers": [{
+            "name": "c", "image": IMAGE, "startupProbe": probe, "readinessProbe": probe,
+        }],
+    });
+    joined.api.bind(pod("web", "web", spec));
+    until("its container to be ready", 10 * SECOND, || {
+        joined.api.condition("web", "ContainersReady") == "True"
+    })
+    .await;
+    tokio::time::sleep(MINUTE).await;
+    let before = joined.api.pod("web").unwrap().status;
+    member.stop().await;
+
+    let _member = joined.start().await;
+    for _ in 0..1000 {
+        assert_eq!(joined.api.condition("web", "ContainersReady"), "True");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    assert_eq!(joined.api.pod("web").unwrap().status, before);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_others_ended_is_ended_and_stays_so() {
     let joined = Joined::new();
     let member = joined.start().await;
