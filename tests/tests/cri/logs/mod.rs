@@ -375,10 +375,11 @@ async fn a_log_whose_disk_is_full_longer_than_the_engine_keeps_it_goes_on_with_w
         );
     };
     assert!(found[0] > 1 && found[0] < HALF, "starts at {}", found[0]);
-    assert_eq!(
-        second,
-        first_kept(&node, &logging.id),
-        "{}",
+    // A response already under way may contain lines of a file that the engine has since removed.
+    let kept = first_kept(&node, &logging.id);
+    assert!(
+        (HALF + 1..=kept).contains(&second),
+        "starts again at {second} of {kept}: {}",
         node.shim_log()
     );
 }
