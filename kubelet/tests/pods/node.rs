@@ -264,10 +264,11 @@ impl Running {
 /// Waits until a condition holds; panics after `limit`.
 pub(crate) async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
+    // Short enough for short-lived states; many minutes in short steps cost seconds of processor time.
+    let interval = (limit / 10_000).max(Duration::from_millis(5));
     while !holds() {
         assert!(Instant::now() < deadline, "waited {limit:?} for {what}");
-        // Short enough for short-lived states.
-        sleep(Duration::from_millis(5)).await;
+        sleep(interval).await;
     }
 }
 

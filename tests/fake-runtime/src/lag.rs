@@ -14,7 +14,7 @@ use super::{
 };
 
 /// The interval between two snapshots.
-const INTERVAL: Duration = Duration::from_millis(20);
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The snapshots that lagging lists are served from.
 #[derive(Debug)]
