@@ -6,7 +6,7 @@
 # Names the two crates: with the whole workspace, the binaries would have the features that tests need.
 # The kubelet has by far more code, and its calls wait for others: it is made smaller at the cost of
 # speed, and so is its HTTP, which carries little. Mixed levels of its own crates make it larger.
-SMALL = --config 'profile.release.opt-level="z"' \
+SMALL ?= --config 'profile.release.opt-level="z"' \
 	--config 'profile.release.package.h2.opt-level="s"' \
 	--config 'profile.release.package.hyper.opt-level="s"'
 # lld keeps one of several identical functions, and packs the addresses that are relocated at start,
