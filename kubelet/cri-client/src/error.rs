@@ -94,10 +94,8 @@ impl CriError {
 
     /// Whether the runtime does not implement the verb. containerd 2.2 uses a different code.
     pub fn is_unimplemented(&self) -> bool {
-        let status = match self {
-            Self::Status { status, .. } => status,
-            Self::Interrupted { cause, .. } => return cause.is_unimplemented(),
-            _ => return false,
+        let Self::Status { status, .. } = self else {
+            return false;
         };
         match status.code() {
             Code::Unimplemented => true,

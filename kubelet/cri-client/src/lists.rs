@@ -16,7 +16,7 @@ use cri_proto::runtime::v1::{
 use kubelet_pod_spec::identity::PodUid;
 use prost::Message;
 use tokio::time::{Instant, timeout_at};
-use tonic::{Response, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 use tracing::info;
 
 use super::{CriClient, CriError, MAX_MESSAGE_SIZE, deadline::failed};
@@ -231,7 +231,7 @@ impl CriClient {
             };
             let read = Box::pin(self.read(list, stream, items));
             match self.metrics.measure(list.unary, read).await {
-                Err(error) if error.is_unimplemented() => {
+                Err(error) if has_no_stream(&error) => {
                     streams.store(false, Ordering::Relaxed);
                     info!(%error, "the runtime does not stream its lists; they are read whole");
                     Ok(None)
@@ -272,14 +272,27 @@ async fn read_all<Part: Message, Item>(
 ) -> Result<Vec<Item>, Status> {
     let (mut all, mut size) = (Vec::new(), 0_usize);
     while let Some(part) = parts.message().await? {
-        size = size.saturating_add(part.encoded_len());
+        let encoded = part.encoded_len();
+        let items = items(part);
+        // Empty items take far less space encoded than in memory.
+        size = size.saturating_add(encoded.max(size_of_val(&*items)));
         if size > MAX_LIST_SIZE {
             let message = format!("the list is larger than {MAX_LIST_SIZE} bytes");
             return Err(Status::resource_exhausted(message));
         }
-        all.extend(items(part));
+        all.extend(items);
     }
     Ok(all)
+}
+
+/// Whether the service does not implement the stream. An error about one of the objects does not
+/// mean that, whatever it says.
+pub(super) fn has_no_stream(error: &CriError) -> bool {
+    match error {
+        CriError::Status { status, .. } => status.code() == Code::Unimplemented,
+        CriError::Interrupted { cause, .. } => has_no_stream(cause),
+        _ => false,
+    }
 }
 
 fn of_pod(uid: &PodUid) -> BTreeMap<String, String> {
