@@ -105,15 +105,30 @@ impl NodeSource {
             facts.allocatable = own.allocatable;
             return facts;
         }
-        // Huge pages are counted when a kubelet starts, and the object may be older. Webhooks may set
-        // other resources.
-        let is_huge = |name: &str| name.starts_with(HUGE_PAGES);
-        facts.allocatable.retain(|name, _| !is_huge(name));
-        let own = own.allocatable.into_iter();
-        let huge = own.filter(|(name, _)| is_huge(name));
-        facts.allocatable.extend(huge);
+        facts.allocatable = with_huge_pages_of(&own.allocatable, facts.allocatable);
         facts
     }
+}
+
+/// What the object told, with this kubelet's `own` huge pages: they are counted when a kubelet starts,
+/// and the object may be older. Webhooks may have set other resources. Memory does not include huge
+/// pages.
+fn with_huge_pages_of(own: &Amounts, told: Amounts) -> Amounts {
+    let is_huge = |name: &str| name.starts_with(HUGE_PAGES);
+    let (old, mut all): (Amounts, Amounts) = told.into_iter().partition(|(name, _)| is_huge(name));
+    let own = own.iter().filter(|(name, _)| is_huge(name));
+    let huge: Amounts = own.map(|(name, amount)| (name.clone(), *amount)).collect();
+    let sum = |amounts: &Amounts| {
+        amounts
+            .values()
+            .fold(0, |sum: i128, one| sum.saturating_add(*one))
+    };
+    let more = sum(&huge).saturating_sub(sum(&old));
+    if let Some(memory) = all.get_mut("memory") {
+        *memory = memory.saturating_sub(more).max(0);
+    }
+    all.extend(huge);
+    all
 }
 
 /// The node's properties that pods may depend on.
@@ -249,7 +264,7 @@ mod tests {
         let node = serde_json::json!({
             "metadata": {"name": "node"},
             "status": {"allocatable": {
-                "cpu": "8", "hugepages-1Gi": "1Gi", "hugepages-2Mi": "0",
+                "cpu": "8", "hugepages-1Gi": "1Gi", "hugepages-2Mi": "0", "memory": "2Gi",
                 "kubernetes.io/batch-cpu": "3", "vendor.example/gpu": "8",
             }}
         });
@@ -266,6 +281,7 @@ mod tests {
             ("cpu", 8),
             ("hugepages-2Mi", 8 << 20),
             ("kubernetes.io/batch-cpu", 3),
+            ("memory", (3 << 30) - (8 << 20)),
             ("vendor.example/gpu", 8),
         ];
         assert_eq!(units, expected);
