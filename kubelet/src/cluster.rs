@@ -132,6 +132,7 @@ impl Cluster {
         Membership {
             client: self.client.clone(),
             node: self.watch.subscribe(),
+            was_given_up: self.watch.was_given_up(),
             last_node: checkpoint.and_then(|checkpoint| checkpoint.node()),
             last_statuses: checkpoint
                 .map(|checkpoint| checkpoint.last_statuses())

@@ -9,7 +9,11 @@ mod state;
 mod stats;
 mod view;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
@@ -158,6 +162,9 @@ pub struct Membership {
     pub client: Client,
     /// The current node object; `None` until it is known.
     pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// Whether the node controller had given the node up before this kubelet; see
+    /// [`kubelet_node::watch::NodeWatch::was_given_up`].
+    pub was_given_up: Arc<OnceLock<bool>>,
     /// The node object of an earlier kubelet, if one was checkpointed.
     pub last_node: Option<Arc<Node>>,
     /// Checkpointed statuses of pods that ran or had ended under an earlier kubelet. The API server
@@ -185,14 +192,21 @@ impl Kubelet {
         } = parts;
         let cancel = cancel.child_token();
         let local_node = Arc::new(options.node.clone());
-        let (client, node_object, last_node, last_statuses) = match membership {
+        let (client, node_object, was_given_up, last_node, last_statuses) = match membership {
             Some(Membership {
                 client,
                 node,
+                was_given_up,
                 last_node,
                 last_statuses,
-            }) => (Some(client), Some(node), last_node, last_statuses),
-            None => (None, None, None, BTreeMap::new()),
+            }) => (
+                Some(client),
+                Some(node),
+                was_given_up,
+                last_node,
+                last_statuses,
+            ),
+            None => (None, None, Arc::default(), None, BTreeMap::new()),
         };
         let pods = Arc::<PodManager>::default();
         let cache = Arc::<PodCache>::default();
@@ -233,6 +247,7 @@ impl Kubelet {
             Arc::clone(&managers),
             dra.clone(),
             options.pod_features,
+            was_given_up,
         );
         statuses.remember(last_statuses);
         let statuses = Arc::new(statuses);

@@ -1,6 +1,6 @@
 //! Watches this node's API object.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
@@ -14,6 +14,7 @@ pub struct NodeWatch {
     changes: ListWatch<Node>,
     node: watch::Sender<Option<Arc<Node>>>,
     listed: watch::Sender<bool>,
+    was_given_up: Arc<OnceLock<bool>>,
 }
 
 impl NodeWatch {
@@ -24,6 +25,7 @@ impl NodeWatch {
             changes: ListWatch::new(Api::all(client), selector),
             node: watch::Sender::new(None),
             listed: watch::Sender::new(false),
+            was_given_up: Arc::default(),
         }
     }
 
@@ -35,6 +37,12 @@ impl NodeWatch {
     /// Whether the first list has completed.
     pub fn listed(&self) -> watch::Receiver<bool> {
         self.listed.subscribe()
+    }
+
+    /// Whether the node controller had given the node up before this kubelet reported for the first
+    /// time; not set before the first list.
+    pub fn was_given_up(&self) -> Arc<OnceLock<bool>> {
+        Arc::clone(&self.was_given_up)
     }
 
     /// Watches the node until cancelled.
@@ -49,8 +57,20 @@ impl NodeWatch {
                 ObjectChange::Updated(node) => Some(node),
                 ObjectChange::Deleted(_) => None,
             };
+            let is_unknown = || node.as_ref().is_some_and(is_given_up);
+            self.was_given_up.get_or_init(is_unknown);
             self.node.send_replace(node.map(Arc::new));
             self.listed.send_replace(true);
         }
     }
+}
+
+/// The node controller sets `Ready` to `Unknown` when the kubelet has been silent for too long.
+fn is_given_up(node: &Node) -> bool {
+    let status = node.status.as_ref();
+    let mut conditions = status
+        .and_then(|s| s.conditions.as_ref())
+        .into_iter()
+        .flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
 }

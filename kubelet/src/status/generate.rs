@@ -40,6 +40,8 @@ pub(super) struct Node<'a> {
     pub(super) probes: &'a ProbeResults,
     /// Start time of this kubelet.
     pub(super) begun: Timestamp,
+    /// The node controller had given the node up before this kubelet.
+    pub(super) was_given_up: bool,
     pub(super) features: PodFeatures,
 }
 
@@ -51,6 +53,7 @@ impl<'a> Node<'a> {
         Readiness {
             probes: self.probes,
             begun: self.begun,
+            was_given_up: self.was_given_up,
             // The source of a static pod has no status; the last one may be that of its mirror pod.
             of_source: match identity::is_static(pod) {
                 true => Some(old),

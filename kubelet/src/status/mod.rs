@@ -19,7 +19,7 @@ mod verdict;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use jiff::Timestamp;
@@ -106,6 +106,7 @@ pub struct StatusManager {
     features: PodFeatures,
     /// Start time of this kubelet.
     begun: Timestamp,
+    was_given_up: Arc<OnceLock<bool>>,
     reports: Mutex<Reports>,
     /// Statuses from before a restart of the kubelet, of pods that no source has delivered yet.
     remembered: Mutex<BTreeMap<PodUid, ApiStatus>>,
@@ -120,13 +121,15 @@ pub struct StatusManager {
 
 impl StatusManager {
     /// A manager without pods. `host_ips` are the node's addresses, `probes` the probe results;
-    /// `managers` and `dra` know the devices of containers.
+    /// `managers` and `dra` know the devices of containers. `was_given_up` tells whether the node
+    /// controller had given the node up before this kubelet, once that is known.
     pub fn new(
         host_ips: HostIps,
         probes: Arc<ProbeResults>,
         managers: Arc<ResourceManagers>,
         dra: DraManager,
         features: PodFeatures,
+        was_given_up: Arc<OnceLock<bool>>,
     ) -> Self {
         Self {
             host_ips,
@@ -135,6 +138,7 @@ impl StatusManager {
             dra,
             features,
             begun: clock::now(),
+            was_given_up,
             reports: Mutex::default(),
             remembered: Mutex::default(),
             mirrored: Mutex::default(),
@@ -417,6 +421,7 @@ impl StatusManager {
             given_ips: self.host_ips.given(),
             probes: &self.probes,
             begun: self.begun,
+            was_given_up: self.was_given_up.get() == Some(&true),
             features: self.features,
         }
     }

@@ -16,6 +16,8 @@ pub(super) struct Readiness<'a> {
     pub(super) probes: &'a ProbeResults,
     /// Start time of this kubelet.
     pub(super) begun: Timestamp,
+    /// The node controller had given the node up before this kubelet.
+    pub(super) was_given_up: bool,
     /// The pod's status at its source, which an earlier kubelet may have reported.
     pub(super) of_source: Option<&'a PodStatus>,
 }
@@ -76,8 +78,8 @@ impl Readiness<'_> {
     }
 
     /// Whether the pod was ready, or at least this container: other containers or a readiness gate
-    /// may have kept the pod from it. The node controller makes the pods of a node unready when the
-    /// node is silent for long; their containers must be probed first.
+    /// may have kept the pod from it. The node controller makes the pods of a node that it gives up
+    /// unready, where they are not yet; the containers of both must be probed first.
     fn was_ready(&self, status: &ContainerStatus) -> bool {
         let Some(earlier) = self.of_source else {
             return false;
@@ -90,6 +92,10 @@ impl Readiness<'_> {
         if is_true(conditions::READY) {
             return true;
         }
+        if self.was_given_up {
+            return false;
+        }
+        // An earlier kubelet may have been started and killed since.
         let reason = condition(conditions::READY).and_then(|one| one.reason.as_deref());
         if is_true(conditions::CONTAINERS_READY) && reason != Some(conditions::GATES_NOT_READY) {
             return false;
@@ -209,6 +215,7 @@ mod tests {
             let readiness = Readiness {
                 probes: &probes,
                 begun: at(100),
+                was_given_up: false,
                 of_source: Some(&earlier("fake://id", ("True", None), "True")),
             };
             readiness.set(&mut status, &container, Kind::Regular, had_started);
@@ -223,24 +230,43 @@ mod tests {
     fn a_restarted_kubelet_takes_ready_containers_over() {
         let probes = ProbeResults::default();
         let (id, other, gate) = ("fake://id", "fake://other", Some("ReadinessGatesNotReady"));
-        for (started_at, earlier, expected) in [
-            (50, Some(earlier(other, ("True", None), "True")), true),
-            (50, Some(earlier(id, ("False", gate), "True")), true),
-            (50, Some(earlier(id, ("False", None), "False")), true),
-            (50, Some(earlier(other, ("False", None), "False")), false),
-            // The node was silent, and the node controller made its pods unready.
-            (50, Some(earlier(id, ("False", None), "True")), false),
-            (50, None, false),
-            (95, Some(earlier(id, ("True", None), "True")), false),
+        for (started_at, was_given_up, earlier, expected) in [
+            (
+                50,
+                false,
+                Some(earlier(other, ("True", None), "True")),
+                true,
+            ),
+            (50, false, Some(earlier(id, ("False", gate), "True")), true),
+            (50, false, Some(earlier(id, ("False", None), "False")), true),
+            (
+                50,
+                false,
+                Some(earlier(other, ("False", None), "False")),
+                false,
+            ),
+            // The node controller gave the node up: it made the pod unready, or the pod was.
+            (50, false, Some(earlier(id, ("False", None), "True")), false),
+            (50, true, Some(earlier(id, ("False", None), "True")), false),
+            (50, true, Some(earlier(id, ("False", gate), "True")), false),
+            (50, true, Some(earlier(id, ("False", None), "False")), false),
+            // It found no time to.
+            (50, true, Some(earlier(id, ("True", None), "True")), true),
+            (50, false, None, false),
+            (95, false, Some(earlier(id, ("True", None), "True")), false),
         ] {
             let mut status = running(started_at);
             let readiness = Readiness {
                 probes: &probes,
                 begun: at(100),
+                was_given_up,
                 of_source: earlier.as_ref(),
             };
             readiness.set(&mut status, &probed(false, true), Kind::Regular, true);
-            assert_eq!(status.ready, expected, "{started_at} {earlier:?}");
+            assert_eq!(
+                status.ready, expected,
+                "{started_at} {was_given_up} {earlier:?}"
+            );
         }
     }
 
@@ -250,6 +276,7 @@ mod tests {
         let readiness = Readiness {
             probes: &probes,
             begun: at(0),
+            was_given_up: false,
             of_source: None,
         };
         let mut container = probed(false, false);

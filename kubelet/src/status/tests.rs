@@ -40,6 +40,7 @@ fn manager() -> StatusManager {
         Arc::default(),
         claims,
         features,
+        Arc::default(),
     )
 }
 

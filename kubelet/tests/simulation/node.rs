@@ -187,6 +187,7 @@ impl Node {
         let membership = Membership {
             client: client(),
             node: cluster.node.subscribe(),
+            was_given_up: Arc::default(),
             last_node: None,
             last_statuses: BTreeMap::new(),
         };

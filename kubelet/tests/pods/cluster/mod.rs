@@ -7,7 +7,11 @@ mod pods;
 mod requests;
 mod statuses;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
@@ -45,6 +49,8 @@ struct Joined {
     api: Api,
     /// The watched node object; `None` unless a test sets it.
     object: watch::Sender<Option<Arc<NodeObject>>>,
+    /// Whether the node controller had given the node up.
+    was_given_up: Arc<OnceLock<bool>>,
     /// The checkpoint from which kubelets start without the API server.
     checkpoint: Option<CheckpointOptions>,
 }
@@ -70,6 +76,7 @@ impl Joined {
             objects,
             api: Api::new(),
             object: watch::Sender::new(None),
+            was_given_up: Arc::default(),
             checkpoint: None,
         }
     }
@@ -115,6 +122,7 @@ impl Joined {
             membership: Some(Membership {
                 client: client.clone(),
                 node: self.object.subscribe(),
+                was_given_up: Arc::clone(&self.was_given_up),
                 last_node: checkpoint.as_ref().and_then(|kept| kept.node()),
                 last_statuses: checkpoint
                     .as_ref()

@@ -49,6 +49,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
     let membership = Membership {
         client: client(),
         node: watch.subscribe(),
+        was_given_up: watch.was_given_up(),
         last_node: None,
         last_statuses: BTreeMap::new(),
     };

@@ -1,9 +1,10 @@
 //! Pod statuses that others change.
 
+use cri_proto::runtime::v1::ExecSyncResponse;
 use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 
-use super::{Joined, MINUTE};
+use super::{Joined, MINUTE, Member};
 use crate::{
     metrics::{metrics_of, value},
     node::{IMAGE, SECOND, pod, until},
@@ -56,6 +57,45 @@ async fn a_gate_that_others_open_makes_the_pod_ready() {
 #[tokio::test(start_paused = true)]
 async fn a_container_stays_ready_over_a_restart_though_its_pod_is_not() {
     let joined = Joined::new();
+    let member = gated(&joined).await;
+    let before = joined.api.pod("web").unwrap().status;
+    member.stop().await;
+
+    let _member = joined.start().await;
+    for _ in 0..1000 {
+        assert_eq!(joined.api.condition("web", "ContainersReady"), "True");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    assert_eq!(joined.api.pod("web").unwrap().status, before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_container_is_ready_before_it_is_probed_on_a_node_that_was_given_up() {
+    let joined = Joined::new();
+    let member = gated(&joined).await;
+    member.stop().await;
+    // The container fails now, and the gate opens.
+    joined.node.runtime.on_exec(|_, _| ExecSyncResponse {
+        exit_code: 1,
+        ..ExecSyncResponse::default()
+    });
+    joined.api.edit("web", |pod| {
+        let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
+        conditions.push(json!({"type": "example.org/gate", "status": "True"}));
+    });
+    joined.was_given_up.set(true).unwrap();
+
+    let _member = joined.start().await;
+    for _ in 0..1000 {
+        assert_eq!(joined.api.condition("web", "Ready"), "False");
+        tokio::time::sleep(SECOND / 100).await;
+    }
+    assert_eq!(joined.api.condition("web", "ContainersReady"), "False");
+}
+
+/// Starts a kubelet and a pod that has been unready for a minute, as its readiness gate is not met,
+/// while its container is ready.
+async fn gated(joined: &Joined) -> Member {
     let member = joined.start().await;
     let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
     let spec = json!({
@@ -70,15 +110,7 @@ async fn a_container_stays_ready_over_a_restart_though_its_pod_is_not() {
     })
     .await;
     tokio::time::sleep(MINUTE).await;
-    let before = joined.api.pod("web").unwrap().status;
-    member.stop().await;
-
-    let _member = joined.start().await;
-    for _ in 0..1000 {
-        assert_eq!(joined.api.condition("web", "ContainersReady"), "True");
-        tokio::time::sleep(SECOND / 100).await;
-    }
-    assert_eq!(joined.api.pod("web").unwrap().status, before);
+    member
 }
 
 #[tokio::test(start_paused = true)]
