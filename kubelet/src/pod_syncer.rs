@@ -281,7 +281,7 @@ impl PodSyncer for Syncer {
         if !self.readiness.runtime_problems().is_empty() {
             return Ok(WAITS);
         }
-        state.begin_sync();
+        state.begin_sync(&status);
         let pod = self.runtime.grant(&pod, &status);
         let before = self.statuses.get(&PodUid::of(&pod));
         let held_back = self.may_run(&pod, before.as_deref()).err();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Container;
-use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
+use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus};
 use kubelet_image::PullBackoff;
 use kubelet_pacing::backoff::Backoff;
 use parking_lot::Mutex;
@@ -51,6 +51,8 @@ pub struct PodState {
     pub pulls: Mutex<PullBackoff>,
     restarts: Mutex<Restarts>,
     waiting: Mutex<BTreeMap<String, Waiting>>,
+    /// The containers that the sync which is under way has started.
+    started: Mutex<Vec<String>>,
     /// ID of the newest container that this worker created, by name.
     created: Mutex<BTreeMap<String, String>>,
     /// Whether the sync that is under way has created a sandbox.
@@ -87,6 +89,7 @@ impl PodState {
                 seen_dead: HashMap::new(),
             }),
             waiting: Mutex::default(),
+            started: Mutex::default(),
             created: Mutex::default(),
             sandbox_made: watch::Sender::default(),
             seen: Instant::now(),
@@ -120,9 +123,9 @@ impl PodState {
         let Some(dead) = dead else {
             return Ok(());
         };
+        self.see_dead(status);
         let mut restarts = self.restarts.lock();
         let Restarts { backoff, seen_dead } = &mut *restarts;
-        seen_dead.retain(|id, _| status.containers.iter().any(|c| c.id == *id));
         let seen = *seen_dead
             .entry(dead.id.clone())
             .or_insert_with(Instant::now);
@@ -134,9 +137,26 @@ impl PodState {
         Ok(())
     }
 
-    /// A sync begins, which knows the sandboxes of the earlier ones.
-    pub fn begin_sync(&self) {
+    /// Records which containers are dead by now. The back-off of a container that is killed and
+    /// started again in one sync counts from the end of its run before, as upstream.
+    fn see_dead(&self, status: &PodStatus) {
+        let seen_dead = &mut self.restarts.lock().seen_dead;
+        seen_dead.retain(|id, _| status.containers.iter().any(|c| c.id == *id));
+        let is_dead = |c: &&ContainerStatus| c.state == ContainerState::Exited;
+        for dead in status.containers.iter().filter(is_dead) {
+            seen_dead
+                .entry(dead.id.clone())
+                .or_insert_with(Instant::now);
+        }
+    }
+
+    /// A sync begins. Its `status` shows what the earlier ones made and started.
+    pub fn begin_sync(&self, status: &PodStatus) {
+        self.see_dead(status);
         self.sandbox_made.send_replace(false);
+        for started in self.started.lock().drain(..) {
+            self.clear_waiting(&started);
+        }
     }
 
     /// The sync has created a sandbox with its network.
@@ -176,7 +196,13 @@ impl PodState {
         self.waiting.lock().clone()
     }
 
-    /// The container was started, or may be started now.
+    /// The container was started. It is no longer shown as waiting from the next sync on, which has
+    /// the status to show instead.
+    pub fn started(&self, container: &str) {
+        self.started.lock().push(container.to_owned());
+    }
+
+    /// The container may be started now.
     pub fn clear_waiting(&self, container: &str) {
         self.waiting.lock().remove(container);
     }

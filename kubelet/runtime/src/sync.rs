@@ -285,7 +285,7 @@ impl RuntimeManager {
                 .image_volumes(pod_context.spec, container, failure);
         }
         let Err(error) = started else {
-            state.clear_waiting(&container.name);
+            state.started(&container.name);
             synced.changed = true;
             return true;
         };

@@ -41,6 +41,30 @@ fn condition(kubelet: &Running, kind: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_back_off_of_a_container_that_is_killed_counts_from_the_end_of_its_run_before() {
+    let node = Node::new();
+    node.runtime.behave("c", commands_exit(1));
+    let kubelet = node.start();
+    // Each run lasts half a minute.
+    kubelet
+        .add(probed(json!({"livenessProbe": probe(15)})))
+        .await;
+    kubelet.until_phase("web", "Running", 5 * SECOND).await;
+    for runs in 2..=5 {
+        until("the next run", 35 * SECOND, || {
+            assert_eq!(kubelet.waiting("web"), "");
+            node.runtime.creations("u1", "c") == runs
+        })
+        .await;
+    }
+    // Of the fifth run, the back-off is 40 s.
+    until("the back-off", 35 * SECOND, || {
+        kubelet.waiting("web") == "CrashLoopBackOff"
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn readiness_follows_its_probe() {
     let node = Node::new();
     node.runtime.behave("c", commands_exit(1));

@@ -3,7 +3,10 @@
 use fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 
-use crate::node::{Node, SECOND, pod, until};
+use crate::{
+    metrics::{metrics_of, value},
+    node::{Node, SECOND, pod, until},
+};
 
 fn exits(code: i32) -> Behaviour {
     Behaviour {
@@ -74,6 +77,28 @@ async fn restarts_back_off_and_say_so() {
         node.runtime.containers().len() <= 2
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_is_one_termination() {
+    let node = Node::new();
+    let exits = Behaviour {
+        exits_after: Some((3 * SECOND, 1)),
+        ..Behaviour::default()
+    };
+    node.runtime.behave("c", exits);
+    let kubelet = node.start();
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    until("some restarts", 300 * SECOND, || {
+        node.runtime.creations("u1", "c") == 5 && kubelet.waiting("web").is_empty()
+    })
+    .await;
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(node.runtime.running("c").len(), 1);
+    let labels = "container_type=\"container\",exit_code=\"1\",reason=\"Error\"";
+    let series = format!("kubelet_terminated_containers_total{{{labels}}}");
+    let metrics = metrics_of(&kubelet.kubelet);
+    assert_eq!(value(&metrics, &series), Some(4.0), "{metrics}");
 }
 
 #[tokio::test(start_paused = true)]
