@@ -12,15 +12,6 @@ use super::{
     values::{at_least_zero, span},
 };
 
-/// Default hard thresholds, as upstream.
-const DEFAULTS: [(Signal, &str); 5] = [
-    (Signal::MemoryAvailable, "100Mi"),
-    (Signal::NodeFsAvailable, "10%"),
-    (Signal::NodeFsInodesFree, "5%"),
-    (Signal::ImageFsAvailable, "15%"),
-    (Signal::ImageFsInodesFree, "5%"),
-];
-
 /// The options of a validated configuration.
 pub(super) fn eviction(config: &KubeletConfiguration) -> EvictionOptions {
     let mut thresholds = Vec::new();
@@ -73,20 +64,9 @@ pub(super) fn hard_threshold(config: &KubeletConfiguration, signal: Signal) -> A
     thresholds.get(&signal).copied().unwrap_or_default()
 }
 
-/// The hard thresholds. Those of the configuration replace all defaults, unless they are merged.
+/// The hard thresholds of a configuration with defaults.
 fn hard_thresholds(config: &KubeletConfiguration) -> BTreeMap<Signal, AmountOrShare> {
-    let has_defaults =
-        config.eviction_hard.is_empty() || config.merge_default_eviction_settings == Some(true);
-    let mut texts: BTreeMap<&str, &str> = BTreeMap::new();
-    if has_defaults {
-        texts.extend(DEFAULTS.map(|(signal, text)| (signal.as_str(), text)));
-    }
-    let given = config.eviction_hard.iter();
-    texts.extend(given.map(|(name, text)| (name.as_str(), text.as_str())));
-    let pairs = texts.into_iter();
-    pairs
-        .filter_map(|(name, text)| threshold(name, text))
-        .collect()
+    config.eviction_hard.iter().flat_map(parsed).collect()
 }
 
 /// The thresholds of a validated list.
@@ -104,8 +84,9 @@ fn threshold(name: &str, text: &str) -> Option<(Signal, AmountOrShare)> {
 
 /// Validates the fields of eviction.
 pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
+    let hard = config.eviction_hard.clone().unwrap_or_default();
     for (field, list) in [
-        ("evictionHard", &config.eviction_hard),
+        ("evictionHard", &hard),
         ("evictionSoft", &config.eviction_soft),
         ("evictionMinimumReclaim", &config.eviction_minimum_reclaim),
         (
@@ -240,6 +221,10 @@ mod tests {
         let mut merged = given;
         merged["mergeDefaultEvictionSettings"] = json!(true);
         let found = shown(&eviction(&config(merged)));
+        let none = json!({"evictionHard": {}, "mergeDefaultEvictionSettings": false});
+        assert_eq!(shown(&eviction(&config(none))), [""; 0]);
+        let unset = json!({"evictionHard": null});
+        assert_eq!(shown(&eviction(&config(unset))).len(), 6);
         assert_eq!(found.len(), 6);
         assert!(
             found.contains(&"nodefs.available<7 0 0".to_owned()),

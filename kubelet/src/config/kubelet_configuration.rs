@@ -120,7 +120,7 @@ pub struct KubeletConfiguration {
     pub kube_api_burst: i32,
     pub serialize_image_pulls: Option<bool>,
     pub max_parallel_image_pulls: Option<i32>,
-    pub eviction_hard: StringMap,
+    pub eviction_hard: Option<StringMap>,
     pub eviction_soft: StringMap,
     pub eviction_soft_grace_period: StringMap,
     pub eviction_pressure_transition_period: GoDuration,

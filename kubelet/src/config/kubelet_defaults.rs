@@ -10,6 +10,14 @@ use super::{
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
 };
 
+const EVICTION_HARD: [(&str, &str); 5] = [
+    ("memory.available", "100Mi"),
+    ("nodefs.available", "10%"),
+    ("nodefs.inodesFree", "5%"),
+    ("imagefs.available", "15%"),
+    ("imagefs.inodesFree", "5%"),
+];
+
 /// Sets the default of every field that is not set.
 pub fn set_defaults(config: &mut KubeletConfiguration) {
     let seconds = GoDuration::from_secs;
@@ -92,6 +100,15 @@ pub fn set_defaults(config: &mut KubeletConfiguration) {
     unset(&mut c.serialize_image_pulls, serialize);
     zero(&mut c.eviction_pressure_transition_period, seconds(300));
     unset(&mut c.merge_default_eviction_settings, false);
+    // An empty map switches all of them off.
+    let merge = c.merge_default_eviction_settings == Some(true);
+    if c.eviction_hard.is_none() || merge {
+        let all = c.eviction_hard.get_or_insert_default();
+        for (signal, threshold) in EVICTION_HARD {
+            let missing = all.entry(signal.to_owned());
+            missing.or_insert_with(|| threshold.to_owned());
+        }
+    }
     unset(&mut c.enable_controller_attach_detach, true);
     unset(&mut c.make_iptables_util_chains, true);
     unset(&mut c.iptables_masquerade_bit, 14);

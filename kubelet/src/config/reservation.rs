@@ -54,9 +54,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::kubelet_defaults::set_defaults;
 
     fn config(json: serde_json::Value) -> KubeletConfiguration {
-        serde_json::from_value(json).unwrap()
+        let mut config = serde_json::from_value(json).unwrap();
+        set_defaults(&mut config);
+        config
     }
 
     #[test]
