@@ -348,6 +348,7 @@ impl Kubelet {
             pods: &parts.pods,
             statuses: &parts.statuses,
             workers: &parts.workers,
+            runtime: &parts.runtime,
             containers: &parts.containers,
             images: &parts.images,
             events: &parts.events,

@@ -11,6 +11,7 @@ use kubelet_eviction::{
 };
 use kubelet_garbage_collector::{ContainerCollector, ImageCollector, RemovedContainers};
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_runtime::RuntimeManager;
 use tokio::time::timeout;
 
 pub(crate) use self::measurements::MachineMeasurements;
@@ -32,6 +33,7 @@ pub(crate) struct NodeHost<'a> {
     pub(crate) pods: &'a PodManager,
     pub(crate) statuses: &'a StatusManager,
     pub(crate) workers: &'a PodWorkers<Syncer>,
+    pub(crate) runtime: &'a RuntimeManager,
     pub(crate) containers: &'a ContainerCollector,
     pub(crate) images: &'a ImageCollector,
     pub(crate) events: &'a EventRecorder,
@@ -44,7 +46,10 @@ impl EvictionHost for NodeHost<'_> {
     }
 
     fn pods(&self) -> Vec<Arc<Pod>> {
-        active_pods(self.pods, self.statuses, self.workers)
+        // What was asked for and not granted does not protect a pod.
+        let pods = active_pods(self.pods, self.statuses, self.workers);
+        let pods = pods.into_iter().map(|pod| self.runtime.granted(&pod));
+        pods.collect()
     }
 
     async fn usages(&self, depth: UsageDepth) -> Result<PodUsages, String> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 mod checkpoint;
+mod eviction;
 mod mirrors;
 mod pods;
 mod requests;
