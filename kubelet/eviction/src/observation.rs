@@ -107,10 +107,10 @@ impl Observed {
                 }
             }
         }
-        if node.pid_max > 0 {
+        if node.most_processes > 0 {
             let observation = Observation {
-                available: node.pid_max.saturating_sub(node.processes),
-                capacity: node.pid_max,
+                available: node.most_processes.saturating_sub(node.processes),
+                capacity: node.most_processes,
                 at: node.at,
             };
             signals.insert(Signal::PidAvailable, observation);

@@ -64,6 +64,16 @@ impl Machine {
     }
 }
 
+/// The number of processes and threads that the kernel allows, as told in `/proc` at `proc`.
+pub fn most_processes(proc: &Path) -> Option<u64> {
+    let read = |file: &str| -> Option<u64> {
+        let text = fs::read_to_string(proc.join("sys/kernel").join(file)).ok()?;
+        text.trim().parse().ok()
+    };
+    let limits = [read("pid_max"), read("threads-max")];
+    limits.into_iter().flatten().min()
+}
+
 /// The human-readable name of the operating system (os-release(5)), of the root file
 /// system at `root`. Blocks briefly.
 pub fn os_image(root: &Path) -> String {
@@ -132,6 +142,18 @@ fn has_swap_controller(cgroup_v2: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lower_limit_on_processes_counts() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(most_processes(proc.path()), None);
+        let kernel = proc.path().join("sys/kernel");
+        fs::create_dir_all(&kernel).unwrap();
+        fs::write(kernel.join("pid_max"), "4194304\n").unwrap();
+        assert_eq!(most_processes(proc.path()), Some(4_194_304));
+        fs::write(kernel.join("threads-max"), "63000\n").unwrap();
+        assert_eq!(most_processes(proc.path()), Some(63_000));
+    }
 
     #[test]
     fn memory_is_read_in_bytes() {

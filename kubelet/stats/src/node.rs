@@ -4,7 +4,7 @@ use std::{fs, io, path::Path, sync::Arc};
 
 use cgroup_stats::{CpuTimes, Memory, MemoryLimits, Pressure, Swap, disks, interfaces};
 use jiff::Timestamp;
-use kubelet_host::clock;
+use kubelet_host::{clock, machine::most_processes};
 
 use crate::{
     subjects::Depth,
@@ -70,10 +70,7 @@ pub(crate) fn read(proc: &Path, depth: Depth) -> io::Result<NodeUsage> {
         interfaces: interfaces(&optional("net/dev")),
         disks: disks(&optional("diskstats")),
         default_interface: default_interface(&optional("net/route")),
-        pid_max: optional("sys/kernel/pid_max")
-            .trim()
-            .parse()
-            .unwrap_or_default(),
+        most_processes: most_processes(proc).unwrap_or_default(),
         processes: processes(&optional("loadavg")),
     })
 }
@@ -83,8 +80,10 @@ fn memory(meminfo: &str, vmstat: &str) -> Memory {
     let kibibytes = |name: &str| number(meminfo, name).saturating_mul(1024);
     let total = kibibytes("MemTotal:");
     let swap_free = kibibytes("SwapFree:");
+    // As the root cgroup counts: not the kernel's own memory, which no eviction of a pod frees.
+    let used = ["AnonPages:", "Cached:", "Buffers:", "SwapCached:"];
     Memory {
-        usage: total.saturating_sub(kibibytes("MemFree:")),
+        usage: used.into_iter().map(kibibytes).sum(),
         limit: Some(total),
         inactive_file: kibibytes("Inactive(file):"),
         active_file: kibibytes("Active(file):"),
@@ -167,8 +166,9 @@ mod tests {
         let times = cpu_times(stat);
         assert_eq!((times.user, times.system), (101 * TICK, 59 * TICK));
         assert_eq!(number(stat, "btime"), 1_700_000_000);
-        let meminfo = "MemTotal: 100 kB\nMemFree: 40 kB\nInactive(file): 10 kB\n\
-            SwapTotal: 8 kB\nSwapFree: 5 kB\n";
+        let meminfo = "MemTotal: 100 kB\nMemFree: 20 kB\nBuffers: 5 kB\nCached: 30 kB\n\
+            SwapCached: 1 kB\nInactive(file): 10 kB\nSwapTotal: 8 kB\nSwapFree: 5 kB\n\
+            AnonPages: 24 kB\nSlab: 20 kB\n";
         let memory = memory(meminfo, "pgfaults 1\npgfault 7\n");
         assert_eq!((memory.usage, memory.working_set()), (60 << 10, 50 << 10));
         assert_eq!(memory.available(), Some(50 << 10));

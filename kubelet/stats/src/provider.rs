@@ -402,7 +402,7 @@ mod tests {
         let (runtime, provider) = provider();
         let node = provider.node().await.unwrap();
         assert!(node.node.usage.memory.unwrap().available > Some(0));
-        assert!(node.node.pid_max > 0 && node.file_system.capacity > Some(0));
+        assert!(node.node.most_processes > 0 && node.file_system.capacity > Some(0));
         let asked = |verb| runtime.calls(verb);
         assert_eq!(asked(Verb::ListContainerStats), 0);
         provider.node().await.unwrap();

@@ -207,7 +207,7 @@ pub struct NodeUsage {
     /// The interface of the default route.
     pub default_interface: Option<String>,
     /// The limit on process IDs.
-    pub pid_max: u64,
+    pub most_processes: u64,
     /// Threads.
     pub processes: u64,
 }

@@ -172,7 +172,7 @@ impl Node {
                 }),
             rlimit: everything.then_some(Rlimit {
                 time,
-                maxpid: usage.pid_max,
+                maxpid: usage.most_processes,
                 curproc: usage.processes,
             }),
         }

@@ -11,9 +11,11 @@ const PROCESSES: u64 = 2 * MARGIN;
 
 /// The IDs that are not in use. Each thread has one.
 pub(super) fn available() -> Result<u64> {
-    let most: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")?
-        .trim()
-        .parse()?;
+    let limit = |file: &str| -> Result<u64> {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{file}"))?;
+        Ok(text.trim().parse()?)
+    };
+    let most = limit("pid_max")?.min(limit("threads-max")?);
     let load = fs::read_to_string("/proc/loadavg")?;
     let threads = load.split(['/', ' ']).nth(4).context("no threads")?;
     Ok(most - threads.parse::<u64>()?)
