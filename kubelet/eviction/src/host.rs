@@ -27,7 +27,9 @@ pub struct Eviction {
 pub enum UsageDepth {
     /// Volumes, logs and files of the kubelet, as they were measured last.
     Files,
-    /// Everything; the runtime is asked for writable layers.
+    /// Those, and what the kernel tells: memory and processes.
+    Kernel,
+    /// Those, and what the runtime tells: writable layers.
     Everything,
     /// Everything; volumes, logs and files are measured again, which may take seconds.
     Fresh,

@@ -308,7 +308,9 @@ impl EvictionManager {
         } else {
             return Vec::new();
         };
-        let usages = measured(host, depth).await;
+        let Some(usages) = measured(host, depth).await else {
+            return Vec::new();
+        };
         let layout = self.state.lock().layout;
         let mut evicted = Vec::new();
         for pod in &pods {
@@ -406,9 +408,9 @@ impl EvictionManager {
         }
         let depth = match threshold.signal.condition() {
             Condition::Disk => UsageDepth::Fresh,
-            Condition::Memory | Condition::Pid => UsageDepth::Everything,
+            Condition::Memory | Condition::Pid => UsageDepth::Kernel,
         };
-        let usages = measured(host, depth).await;
+        let usages = measured(host, depth).await?;
         rank::rank(&mut pods, &usages, threshold.signal, *layout);
         self.metrics.measured(signal, observation.at);
         for pod in &pods {
@@ -490,12 +492,13 @@ impl Collector for EvictionManager {
     }
 }
 
-/// Measures the pods. Without measurements, all pods rank as not measured.
-async fn measured(host: &impl EvictionHost, depth: UsageDepth) -> PodUsages {
-    host.usages(depth).await.unwrap_or_else(|error| {
-        warn!(%error, "cannot measure pods");
-        PodUsages::default()
-    })
+/// Measures the pods. Without measurements no pod is evicted in this round: those that would rank
+/// first may not be the ones that use the most.
+async fn measured(host: &impl EvictionHost, depth: UsageDepth) -> Option<PodUsages> {
+    let usages = host.usages(depth).await;
+    usages
+        .inspect_err(|error| warn!(error, "cannot measure pods; none is evicted"))
+        .ok()
 }
 
 /// Waits until the resources of evicted pods are released, so that they count for the next

@@ -58,7 +58,11 @@ impl Measurements for MachineMeasurements<'_> {
             if depth == UsageDepth::Files {
                 return Ok(pod_usages(None, &files));
             }
-            let stats = self.stats.younger_than(Depth::Everything, MAX_AGE).await;
+            let depth = match depth {
+                UsageDepth::Files | UsageDepth::Kernel => Depth::Kernel,
+                UsageDepth::Everything | UsageDepth::Fresh => Depth::Everything,
+            };
+            let stats = self.stats.younger_than(depth, MAX_AGE).await;
             let stats = stats.map_err(|error| error.to_string())?;
             Ok(pod_usages(Some(&stats), &files))
         })

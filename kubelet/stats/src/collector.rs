@@ -209,7 +209,7 @@ impl Collector {
                 }
             }
         }
-        if depth == Depth::Everything {
+        if depth >= Depth::Kernel {
             let counts = pod.containers.iter().filter_map(|container| {
                 let details = container.usage.details.as_ref()?;
                 details.tasks.processes
@@ -306,7 +306,7 @@ impl Collector {
                     ..CpuTimes::default()
                 })
             }
-            Depth::Everything => {
+            Depth::Kernel | Depth::Everything => {
                 let details = known.and_then(|known| known.details.as_ref());
                 let last = details.map(|details| details.cpu_times);
                 let held = held.as_deref_mut();

@@ -15,6 +15,7 @@ mod node;
 mod processes;
 mod provider;
 mod runtime;
+mod runtime_reports;
 mod subjects;
 mod ulimits;
 mod usage;

@@ -1,26 +1,23 @@
 //! Collects statistics, and shares them between requests.
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use cri_proto::runtime::v1::ImageFsInfoResponse;
 use kubelet_cri_client::CriClient;
 use kubelet_host::repeatable::blocking;
 use kubelet_pod_spec::identity;
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, OwnedMutexGuard},
     time::{Instant, timeout},
 };
-use tracing::{debug, warn};
 
 use crate::{
     collector::Collector,
-    file_systems::{ImageFileSystems, WritableLayer, writable_layers},
-    runtime,
+    file_systems::ImageFileSystems,
+    runtime_reports::RuntimeReports,
     subjects::{Depth, PodSubject, Subjects, SystemContainer},
     usage::{CgroupStats, NodeStats, PodStats},
 };
@@ -28,12 +25,8 @@ use crate::{
 /// Requests share a collection until it is this old. Agents that scrape several pages, or that
 /// scrape at the same time, cost one collection.
 const MAX_AGE: Duration = Duration::from_secs(5);
-/// The runtime measures writable layers and images at most this often for the kubelet.
-const RUNTIME_AGE: Duration = Duration::from_secs(10);
-/// The runtime is asked at most this often where its file systems are. They seldom move.
-const MOUNT_POINT_AGE: Duration = Duration::from_secs(300);
 /// After this time the files of the kernel are considered hung.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 const PROC: &str = "/proc";
 
@@ -60,25 +53,17 @@ pub enum StatsError {
 #[derive(Debug)]
 pub struct StatsProvider {
     subjects: Arc<dyn Subjects>,
-    cri: CriClient,
+    runtime: RuntimeReports,
     root_dir: PathBuf,
     state: Arc<Mutex<State>>,
 }
 
+/// Not locked while the runtime is asked: that may take minutes, and eviction must go on.
 #[derive(Debug, Default)]
 struct State {
     /// Taken during a collection.
     collector: Option<Collector>,
     last: Option<Collected>,
-    runtime: Option<FromRuntime>,
-    mount_points: Option<MountPoints>,
-}
-
-/// Where the runtime's file systems are.
-#[derive(Clone, Debug)]
-struct MountPoints {
-    at: Instant,
-    reported: Arc<ImageFsInfoResponse>,
 }
 
 #[derive(Debug)]
@@ -88,21 +73,12 @@ struct Collected {
     stats: Arc<NodeStats>,
 }
 
-/// What only the runtime knows.
-#[derive(Clone, Debug)]
-struct FromRuntime {
-    at: Instant,
-    layers: Arc<HashMap<String, WritableLayer>>,
-    images: Option<ImageFileSystems>,
-    error: Option<String>,
-}
-
 impl StatsProvider {
     /// `root_dir` is the kubelet's root directory.
     pub fn new(subjects: Arc<dyn Subjects>, cri: CriClient, root_dir: &Path) -> Self {
         Self {
             subjects,
-            cri,
+            runtime: RuntimeReports::new(cri),
             root_dir: root_dir.to_owned(),
             state: Arc::default(),
         }
@@ -125,20 +101,20 @@ impl StatsProvider {
         depth: Depth,
         age: Duration,
     ) -> Result<Arc<NodeStats>, StatsError> {
-        let state = timeout(LIMIT, Arc::clone(&self.state).lock_owned()).await;
-        let mut state = state.map_err(|_| StatsError::Hung)?;
-        if let Some(last) = &state.last
-            && last.depth >= depth
-            && last.at.elapsed() < age
-        {
-            return Ok(Arc::clone(&last.stats));
+        if let Some(last) = self.locked().await?.last(depth, age) {
+            return Ok(last);
+        }
+        let from_runtime = match depth {
+            Depth::Everything => Some(self.runtime.layers_and_images().await),
+            Depth::CpuAndMemory | Depth::Kernel => None,
+        };
+        let mut state = self.locked().await?;
+        // Another request may have waited for the runtime too.
+        if let Some(last) = state.last(depth, age) {
+            return Ok(last);
         }
         let at = Instant::now();
-        if depth == Depth::Everything {
-            self.ask_runtime(&mut state).await;
-        }
         let subjects = Arc::clone(&self.subjects);
-        let from_runtime = state.runtime.clone();
         let root_dir = self.root_dir.clone();
         // The lock is held for as long as the work takes, so that hung files cost one thread.
         let work = blocking(move || {
@@ -148,14 +124,13 @@ impl StatsProvider {
                 .unwrap_or_else(|| Collector::new(Path::new(PROC)));
             let measured = measure(&mut collector, depth, &root_dir, &*subjects);
             state.collector = Some(collector);
-            (state, measured)
+            measured
         });
         let done = timeout(LIMIT, work).await.map_err(|_| StatsError::Hung)?;
-        let (mut state, measured) = done.map_err(|_| StatsError::Panicked)?;
         let Measured {
             mut stats,
             complete,
-        } = measured?;
+        } = done.map_err(|_| StatsError::Panicked)??;
         if let Some(from_runtime) = from_runtime {
             for container in stats.pods.iter_mut().flat_map(|pod| &mut pod.containers) {
                 let layer = from_runtime.layers.get(&container.id);
@@ -165,15 +140,20 @@ impl StatsProvider {
             stats.runtime_error = from_runtime.error;
         }
         if !complete {
-            self.complete(&mut stats).await;
+            self.runtime.complete(&mut stats).await;
         }
         let stats = Arc::new(stats);
-        state.last = Some(Collected {
+        self.locked().await?.last = Some(Collected {
             at,
             depth,
             stats: Arc::clone(&stats),
         });
         Ok(stats)
+    }
+
+    async fn locked(&self) -> Result<OwnedMutexGuard<State>, StatsError> {
+        let state = timeout(LIMIT, Arc::clone(&self.state).lock_owned()).await;
+        state.map_err(|_| StatsError::Hung)
     }
 
     /// Measures the node, the memory of all pods together, and the runtime's file systems as a
@@ -182,23 +162,10 @@ impl StatsProvider {
     /// # Errors
     /// As [`stats`](Self::stats).
     pub async fn node(&self) -> Result<NodeStats, StatsError> {
-        let state = timeout(LIMIT, Arc::clone(&self.state).lock_owned()).await;
-        let mut state = state.map_err(|_| StatsError::Hung)?;
-        let known = state.mount_points.as_ref();
-        if known.is_none_or(|known| known.at.elapsed() >= MOUNT_POINT_AGE) {
-            match self.cri.image_fs_info().await {
-                Ok(reported) => {
-                    state.mount_points = Some(MountPoints {
-                        at: Instant::now(),
-                        reported: Arc::new(reported),
-                    });
-                }
-                Err(error) => debug!(%error, "the runtime does not report its file systems"),
-            }
-        }
+        let mount_points = self.runtime.mount_points().await;
+        let mut state = self.locked().await?;
         let subjects = Arc::clone(&self.subjects);
         let root_dir = self.root_dir.clone();
-        let mount_points = state.mount_points.clone();
         let work = blocking(move || {
             let mut collector = state
                 .collector
@@ -206,64 +173,23 @@ impl StatsProvider {
                 .unwrap_or_else(|| Collector::new(Path::new(PROC)));
             let measured = measure_node(&mut collector, &root_dir, &*subjects);
             state.collector = Some(collector);
-            let images = mount_points.and_then(|known| ImageFileSystems::whole(&known.reported));
-            if images.is_none() {
-                state.mount_points = None;
-            }
+            let images = mount_points.and_then(|known| ImageFileSystems::whole(&known));
             measured.map(|stats| NodeStats { images, ..stats })
         });
         let done = timeout(LIMIT, work).await.map_err(|_| StatsError::Hung)?;
-        done.map_err(|_| StatsError::Panicked)?
+        let stats = done.map_err(|_| StatsError::Panicked)??;
+        if stats.images.is_none() {
+            self.runtime.forget_mount_points();
+        }
+        Ok(stats)
     }
+}
 
-    /// Asks the runtime for what it alone knows, if that is too old.
-    async fn ask_runtime(&self, state: &mut State) {
-        let known = state.runtime.as_ref();
-        if known.is_some_and(|known| known.error.is_none() && known.at.elapsed() < RUNTIME_AGE) {
-            return;
-        }
-        let at = Instant::now();
-        let (layers, images) = tokio::join!(self.cri.container_stats(), self.cri.image_fs_info());
-        let mut error = None;
-        let layers = layers.unwrap_or_else(|failed| {
-            error = Some(failed.to_string());
-            Vec::new()
-        });
-        let images = match images {
-            Ok(reported) => {
-                let read = blocking(move || ImageFileSystems::read(&reported));
-                // A panic is logged already.
-                timeout(LIMIT, read)
-                    .await
-                    .ok()
-                    .and_then(Result::ok)
-                    .flatten()
-            }
-            Err(failed) => {
-                error.get_or_insert(failed.to_string());
-                None
-            }
-        };
-        if let Some(error) = &error {
-            warn!(%error, "the runtime does not report writable layers or images");
-        }
-        state.runtime = Some(FromRuntime {
-            at,
-            layers: Arc::new(writable_layers(&layers)),
-            images,
-            error,
-        });
-    }
-
-    /// Takes the runtime's numbers of pods whose cgroups were not found.
-    async fn complete(&self, stats: &mut NodeStats) {
-        match self.cri.pod_stats().await {
-            Ok(reported) => runtime::complete(&mut stats.pods, &reported),
-            Err(error) => {
-                debug!(%error, "the runtime does not report the usage of pods");
-                stats.runtime_error.get_or_insert(error.to_string());
-            }
-        }
+impl State {
+    fn last(&self, depth: Depth, age: Duration) -> Option<Arc<NodeStats>> {
+        let last = self.last.as_ref();
+        let last = last.filter(|last| last.depth >= depth && last.at.elapsed() < age)?;
+        Some(Arc::clone(&last.stats))
     }
 }
 
@@ -347,7 +273,7 @@ mod tests {
     use fake_runtime::{FakeRuntime, Fault, Times, Verb};
 
     use super::*;
-    use crate::subjects::CgroupSubject;
+    use crate::{runtime_reports::MOUNT_POINT_AGE, subjects::CgroupSubject};
 
     #[derive(Debug)]
     struct Nothing;
@@ -397,6 +323,32 @@ mod tests {
         assert!(error.contains("it is away"), "{error}");
         assert!(all.node.usage.cpu.is_some());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_hangs_holds_up_only_what_needs_it() {
+        let (runtime, provider) = provider();
+        let provider = Arc::new(provider);
+        provider.node().await.unwrap();
+        runtime.fault_all(&Fault::Hang, Times::Always);
+        let asking = Arc::clone(&provider);
+        let asking = tokio::spawn(async move { asking.stats(Depth::Everything).await });
+        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        let zero = Duration::ZERO;
+        let kernel = provider.younger_than(Depth::Kernel, zero).await.unwrap();
+        assert!(kernel.node.most_processes > 0);
+        let node = provider.node().await.unwrap();
+        assert!(node.images.is_some() && begun.elapsed() < Duration::from_secs(1));
+        assert!(!asking.is_finished());
+        // Where the file systems are is known well enough.
+        tokio::time::advance(MOUNT_POINT_AGE).await;
+        assert!(provider.node().await.unwrap().images.is_some());
+        let begun = Instant::now();
+        assert!(provider.node().await.unwrap().images.is_some());
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert!(asking.await.unwrap().unwrap().runtime_error.is_some());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_node_alone_is_measured_without_asking_for_pods() {
         let (runtime, provider) = provider();

@@ -10,7 +10,9 @@ use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus}
 pub enum Depth {
     /// CPU and memory only.
     CpuAndMemory,
-    /// Everything.
+    /// Everything that the kernel tells.
+    Kernel,
+    /// Everything; the runtime is asked for writable layers and images.
     Everything,
 }
 

@@ -36,6 +36,7 @@ struct Fake {
     /// What the eviction of a pod makes available.
     frees: Option<(Signal, u64)>,
     is_unobservable: bool,
+    is_unmeasurable: bool,
     keeps_resources: bool,
     log: Vec<String>,
     evictions: Vec<Eviction>,
@@ -77,6 +78,9 @@ impl EvictionHost for FakeNode {
     async fn usages(&self, depth: UsageDepth) -> Result<PodUsages, String> {
         let fake = &mut *self.0.lock();
         fake.log.push(format!("measure {depth:?}"));
+        if fake.is_unmeasurable {
+            return Err("no".to_owned());
+        }
         Ok(fake.usages.clone())
     }
 
@@ -219,7 +223,7 @@ async fn the_first_by_rank_is_evicted_and_everybody_is_told() {
     assert_eq!(node.log(), [""; 0]);
     node.set(Signal::MemoryAvailable, 99);
     assert_eq!(manager.synchronize(&node).await, [PodUid::from("large")]);
-    assert_eq!(node.log(), ["measure Everything", "evict large"]);
+    assert_eq!(node.log(), ["measure Kernel", "evict large"]);
     assert!(manager.conditions().into_iter().eq([Condition::Memory]));
     let message = "The node was low on resource: memory. Threshold quantity: 100, available: 99. \
                    Container c was using 20, request is 0, has larger consumption of memory. ";
@@ -301,6 +305,20 @@ async fn critical_pods_are_spared() {
     node.add(pod("other", json!({"priority": 5})), memory(1));
     assert_eq!(manager.synchronize(&node).await, [PodUid::from("other")]);
     assert_eq!(node.0.lock().evictions.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_evicted_while_pods_cannot_be_measured() {
+    let (manager, _events) = manager(|_| {});
+    let node = FakeNode::default();
+    node.add(pod("first", json!({"priority": -1})), memory(1));
+    node.add(pod("large", json!({})), memory(900));
+    node.set(Signal::MemoryAvailable, 1);
+    node.0.lock().is_unmeasurable = true;
+    assert_eq!(manager.synchronize(&node).await, NOBODY);
+    assert!(manager.conditions().contains(&Condition::Memory));
+    node.0.lock().is_unmeasurable = false;
+    assert_eq!(manager.synchronize(&node).await, [PodUid::from("first")]);
 }
 
 #[tokio::test(start_paused = true)]

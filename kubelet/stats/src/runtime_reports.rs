@@ -1,0 +1,147 @@
+//! What only the runtime knows. It may take minutes to respond, so no lock of others is held meanwhile.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use cri_proto::runtime::v1::ImageFsInfoResponse;
+use kubelet_cri_client::CriClient;
+use kubelet_host::repeatable::blocking;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+
+use crate::{
+    file_systems::{ImageFileSystems, WritableLayer, writable_layers},
+    provider::LIMIT,
+    runtime,
+    usage::NodeStats,
+};
+
+/// The runtime measures writable layers and images at most this often for the kubelet.
+const AGE: Duration = Duration::from_secs(10);
+/// The runtime is asked at most this often where its file systems are. They seldom move.
+pub(crate) const MOUNT_POINT_AGE: Duration = Duration::from_secs(300);
+
+/// The runtime's reports, shared between requests.
+#[derive(Debug)]
+pub(crate) struct RuntimeReports {
+    cri: CriClient,
+    /// Locked while the runtime is asked, so that requests share its answer.
+    last: tokio::sync::Mutex<Option<LayersAndImages>>,
+    mount_points: Mutex<Option<MountPoints>>,
+}
+
+/// Where the runtime's file systems are.
+#[derive(Clone, Debug)]
+struct MountPoints {
+    asked_at: Instant,
+    reported: Arc<ImageFsInfoResponse>,
+}
+
+/// The writable layers by container ID, and the file systems of images.
+#[derive(Clone, Debug)]
+pub(crate) struct LayersAndImages {
+    at: Instant,
+    pub(crate) layers: Arc<HashMap<String, WritableLayer>>,
+    pub(crate) images: Option<ImageFileSystems>,
+    /// Why there are none.
+    pub(crate) error: Option<String>,
+}
+
+impl RuntimeReports {
+    pub(crate) fn new(cri: CriClient) -> Self {
+        Self {
+            cri,
+            last: tokio::sync::Mutex::default(),
+            mount_points: Mutex::default(),
+        }
+    }
+
+    /// The writable layers and images, measured again if the last report is too old.
+    pub(crate) async fn layers_and_images(&self) -> LayersAndImages {
+        let mut last = self.last.lock().await;
+        let young = |known: &&LayersAndImages| known.error.is_none() && known.at.elapsed() < AGE;
+        if let Some(known) = last.as_ref().filter(young) {
+            return known.clone();
+        }
+        let reported = self.ask().await;
+        last.insert(reported).clone()
+    }
+
+    async fn ask(&self) -> LayersAndImages {
+        let at = Instant::now();
+        let (layers, images) = tokio::join!(self.cri.container_stats(), self.cri.image_fs_info());
+        let mut error = None;
+        let layers = layers.unwrap_or_else(|failed| {
+            error = Some(failed.to_string());
+            Vec::new()
+        });
+        let images = match images {
+            Ok(reported) => {
+                let read = blocking(move || ImageFileSystems::read(&reported));
+                // A panic is logged already.
+                timeout(LIMIT, read)
+                    .await
+                    .ok()
+                    .and_then(Result::ok)
+                    .flatten()
+            }
+            Err(failed) => {
+                error.get_or_insert(failed.to_string());
+                None
+            }
+        };
+        if let Some(error) = &error {
+            warn!(%error, "the runtime does not report writable layers or images");
+        }
+        LayersAndImages {
+            at,
+            layers: Arc::new(writable_layers(&layers)),
+            images,
+            error,
+        }
+    }
+
+    /// Where the runtime's file systems are; the last report if there is no other in time.
+    pub(crate) async fn mount_points(&self) -> Option<Arc<ImageFsInfoResponse>> {
+        let known = self.mount_points.lock().clone();
+        let asked_at = Instant::now();
+        if let Some(known) = &known
+            && asked_at - known.asked_at < MOUNT_POINT_AGE
+        {
+            return Some(Arc::clone(&known.reported));
+        }
+        let reported = match timeout(LIMIT, self.cri.image_fs_info()).await {
+            Ok(Ok(reported)) => Some(Arc::new(reported)),
+            Ok(Err(error)) => {
+                debug!(%error, "the runtime does not report its file systems");
+                None
+            }
+            Err(_) => {
+                debug!("the runtime does not report its file systems in time");
+                None
+            }
+        };
+        let reported = reported.or(known.map(|known| known.reported))?;
+        *self.mount_points.lock() = Some(MountPoints {
+            asked_at,
+            reported: Arc::clone(&reported),
+        });
+        Some(reported)
+    }
+
+    /// Asks again next time.
+    pub(crate) fn forget_mount_points(&self) {
+        *self.mount_points.lock() = None;
+    }
+
+    /// Takes the runtime's numbers of pods whose cgroups were not found.
+    pub(crate) async fn complete(&self, stats: &mut NodeStats) {
+        let error = match timeout(LIMIT, self.cri.pod_stats()).await {
+            Ok(Ok(reported)) => return runtime::complete(&mut stats.pods, &reported),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("the runtime did not respond within {} s", LIMIT.as_secs()),
+        };
+        debug!(error, "the runtime does not report the usage of pods");
+        stats.runtime_error.get_or_insert(error);
+    }
+}
