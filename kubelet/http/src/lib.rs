@@ -30,7 +30,7 @@ use self::url::Url;
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
     /// The TCP connection failed.
-    #[error("dial tcp {address}: {source}")]
+    #[error("dial tcp {address}: {}", connect_error(source))]
     Dial {
         /// Host and port.
         address: String,
@@ -46,6 +46,19 @@ pub enum GetError {
     /// The connection failed before the response.
     #[error(transparent)]
     Connection(#[from] hyper::Error),
+}
+
+/// Why a connection failed, in the words of Go's `net` package, which people know and search for:
+/// `connect: connection refused`.
+pub fn connect_error(error: &io::Error) -> String {
+    let text = error.to_string();
+    let Some((text, _)) = text.split_once(" (os error ") else {
+        return text;
+    };
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_lowercase());
+    let text: String = first.into_iter().chain(letters).collect();
+    format!("connect: {text}")
 }
 
 /// A response, and the connection that delivers its body.

@@ -27,6 +27,10 @@ use super::{
 
 /// More of an answer than this is not read, in bytes.
 const MAX_BODY: usize = 10 * 1024;
+/// Go's words, which people know and search for.
+const LATE: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+const CUT_OFF: &str = "context deadline exceeded (Client.Timeout or context cancellation while \
+                       reading body)";
 /// Requests that one may lead to.
 const MAX_REQUESTS: usize = 10;
 
@@ -165,7 +169,7 @@ pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer
     let mut exchange = answered.unwrap_or_else(|_| {
         Err(HttpError::NoAnswer {
             url: request.url.clone(),
-            reason: format!("no answer within {timeout:?}"),
+            reason: LATE.to_owned(),
         })
     })?;
     let status = exchange.response.status();
@@ -177,7 +181,7 @@ pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer
     match tokio::time::timeout(left, read_body(exchange.response.body_mut())).await {
         Ok(Ok(body)) => Ok(HttpAnswer { status, body }),
         Ok(Err(error)) => Err(failed(error.to_string())),
-        Err(_) => Err(failed(format!("it was incomplete after {timeout:?}"))),
+        Err(_) => Err(failed(CUT_OFF.to_owned())),
     }
 }
 

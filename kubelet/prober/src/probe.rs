@@ -20,7 +20,7 @@ const TRIES: u32 = 3;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProbeError {
     /// The runtime did not run the command.
-    #[error(transparent)]
+    #[error("{}", .0.go_text())]
     Exec(#[from] CriError),
     /// The HTTP request cannot be built.
     #[error(transparent)]

@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
+use kubelet_http::connect_error;
 use tokio::net::TcpStream;
 
 use super::outcome::Outcome;
 
 /// Whether a port of a host accepts a connection.
 pub(super) async fn probe(host: &str, port: u16, timeout: Duration) -> Outcome {
-    match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
-        Ok(Ok(_)) => Outcome::Success,
-        Ok(Err(error)) => Outcome::Failure(format!("dial tcp {host}:{port}: {error}")),
-        Err(_) => Outcome::Failure(format!("dial tcp {host}:{port}: i/o timeout")),
-    }
+    let why = match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
+        Ok(Ok(_)) => return Outcome::Success,
+        Ok(Err(error)) => connect_error(&error),
+        Err(_) => "i/o timeout".to_owned(),
+    };
+    let address = match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    };
+    Outcome::Failure(format!("dial tcp {address}: {why}"))
 }
 
 #[cfg(test)]
@@ -33,9 +39,13 @@ mod tests {
         let Outcome::Failure(message) = outcome else {
             panic!("{outcome:?}");
         };
-        assert!(
-            message.starts_with(&format!("dial tcp 127.0.0.1:{port}: ")),
-            "{message}"
-        );
+        let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
+        assert_eq!(message, refused);
+        let outcome = probe("::1", port, SECOND).await;
+        let Outcome::Failure(message) = outcome else {
+            panic!("{outcome:?}");
+        };
+        let start = format!("dial tcp [::1]:{port}: connect: ");
+        assert!(message.starts_with(&start), "{message}");
     }
 }
