@@ -86,7 +86,7 @@ pub(super) fn ephemeral_container_statuses(inputs: Inputs<'_>) -> Vec<ContainerS
         let container = as_container(ephemeral);
         let old = named(old, &ephemeral.name);
         let mut status = stated(inputs, &container, old);
-        if inputs.status.container(&ephemeral.name).is_none() {
+        if will_start(inputs, &container) {
             wait(inputs, &container, &mut status);
         }
         status

@@ -1,9 +1,10 @@
 //! Ephemeral containers.
 
 use cri_proto::runtime::v1::NamespaceMode;
-use fake_runtime::Verb;
+use fake_runtime::{Fault, Times, Verb};
 use serde_json::json;
 use tokio::time::sleep;
+use tonic::Status;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
@@ -38,6 +39,26 @@ async fn one_is_added_to_a_running_pod_and_runs_once() {
     })
     .await;
     assert!(node.runtime.containers().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_start_says_why() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let missing = Status::unknown("exec: \"no-such-command\": not found");
+    node.runtime
+        .fault(Verb::StartContainer, Fault::Error(missing), Times::Always);
+    let spec = json!({"ephemeralContainers": [{"name": "debug", "image": IMAGE}]});
+    kubelet.update(pod("web", "u1", spec)).await;
+    sleep(30 * SECOND).await;
+    let statuses = kubelet.status("web").ephemeral_container_statuses.unwrap();
+    let waiting = statuses[0].state.clone().unwrap().waiting.unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("RunContainerError"));
+    let message = waiting.message.unwrap();
+    assert!(message.contains("no-such-command"), "{message}");
+    assert_eq!(node.runtime.creations("u1", "debug"), 1);
 }
 
 #[tokio::test(start_paused = true)]
