@@ -17,7 +17,7 @@ use tokio::{
 use crate::{
     collector::Collector,
     file_systems::ImageFileSystems,
-    runtime_reports::RuntimeReports,
+    runtime_reports::{LIMIT, RuntimeReports},
     subjects::{Depth, PodSubject, Subjects, SystemContainer},
     usage::{CgroupStats, NodeStats, PodStats},
 };
@@ -25,8 +25,6 @@ use crate::{
 /// Requests share a collection until it is this old. Agents that scrape several pages, or that
 /// scrape at the same time, cost one collection.
 const MAX_AGE: Duration = Duration::from_secs(5);
-/// After this time the files of the kernel are considered hung.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 const PROC: &str = "/proc";
 

@@ -11,11 +11,12 @@ use tracing::{debug, warn};
 
 use crate::{
     file_systems::{ImageFileSystems, WritableLayer, writable_layers},
-    provider::LIMIT,
     runtime,
     usage::NodeStats,
 };
 
+/// After this time the runtime and the files of the kernel are considered hung.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// The runtime measures writable layers and images at most this often for the kubelet.
 const AGE: Duration = Duration::from_secs(10);
 /// The runtime is asked at most this often where its file systems are. They seldom move.
