@@ -78,6 +78,10 @@ pub trait EvictionHost: Send + Sync {
     /// resolve.
     fn memory_is_scarce(&self, marks: &[MemoryMark]) -> impl Future<Output = ()> + Send;
 
+    /// Removes the containers of pods that have ended, with their logs.
+    fn remove_containers(&self, pods: &[PodUid])
+    -> impl Future<Output = Result<(), String>> + Send;
+
     /// Whether the resources of a pod on the node are released.
     fn is_cleaned_up(&self, uid: &PodUid) -> bool;
 }

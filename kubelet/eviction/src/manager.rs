@@ -73,6 +73,8 @@ struct State {
     /// For the layout; empty until the first observation.
     thresholds: Vec<Threshold>,
     evicted: VecDeque<EvictedPod>,
+    /// Those that were evicted for space since the last cleanup.
+    evicted_for_space: Vec<PodUid>,
     /// The last observations of memory.
     memory: BTreeMap<Signal, Observation>,
     /// When containers, images or evicted pods were removed last.
@@ -188,6 +190,7 @@ impl EvictionManager {
                     }
                 } else {
                     wait_for_cleanup(host, &evicted).await;
+                    self.remove_containers(host).await;
                     self.note_removal();
                 }
             }
@@ -328,6 +331,8 @@ impl EvictionManager {
                 evicted.push(PodUid::of(pod));
             }
         }
+        let for_space = &mut self.state.lock().evicted_for_space;
+        for_space.extend(evicted.iter().cloned());
         evicted
     }
 
@@ -376,6 +381,20 @@ impl EvictionManager {
         }
     }
 
+    /// Removes the containers of pods that were evicted for space, as upstream: their logs are part of
+    /// it. Those of other evicted pods are kept for a while, like all dead containers.
+    async fn remove_containers(&self, host: &impl EvictionHost) {
+        let pods = std::mem::take(&mut self.state.lock().evicted_for_space);
+        if pods.is_empty() {
+            return;
+        }
+        match timeout(CLEANUP_TIMEOUT, host.remove_containers(&pods)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(error, "cannot remove the containers of evicted pods"),
+            Err(_) => warn!("the containers of evicted pods are not removed yet; continuing"),
+        }
+    }
+
     fn note_removal(&self) {
         self.state.lock().removed_at = Some(Instant::now());
     }
@@ -419,7 +438,11 @@ impl EvictionManager {
             let grace_period = self.grace_period(pod, threshold);
             if self.evict(host, pod, explanation, grace_period, true).await {
                 self.metrics.evicted(signal);
-                return Some(PodUid::of(pod));
+                let uid = PodUid::of(pod);
+                if threshold.signal.condition() == Condition::Disk {
+                    self.state.lock().evicted_for_space.push(uid.clone());
+                }
+                return Some(uid);
             }
         }
         warn!(signal, "too little is available, but all pods are critical");

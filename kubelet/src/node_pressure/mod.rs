@@ -103,6 +103,11 @@ impl EvictionHost for NodeHost<'_> {
         Ok(())
     }
 
+    async fn remove_containers(&self, pods: &[PodUid]) -> Result<(), String> {
+        let removed = self.containers.remove_of(pods).await;
+        removed.map(drop).map_err(|error| error.to_string())
+    }
+
     async fn memory_is_scarce(&self, marks: &[MemoryMark]) {
         self.notifier.crossed(marks).await;
     }

@@ -112,6 +112,13 @@ impl EvictionHost for FakeNode {
         Ok(())
     }
 
+    async fn remove_containers(&self, pods: &[PodUid]) -> Result<(), String> {
+        let fake = &mut *self.0.lock();
+        let names: Vec<&str> = pods.iter().map(PodUid::as_str).collect();
+        fake.log.push(format!("remove {}", names.join(" ")));
+        Ok(())
+    }
+
     async fn memory_is_scarce(&self, marks: &[MemoryMark]) {
         self.0.lock().marks = marks.to_vec();
         if marks.is_empty() {

@@ -62,11 +62,13 @@ pub struct ContainerCandidates {
 
 /// The pods whose dead containers are all removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
+enum Gone<'a> {
     /// Those that need nothing any more.
     Removable,
     /// Those that have ended, too.
     Ended,
+    /// Of those that have ended, these, too.
+    These(&'a [PodUid]),
 }
 
 impl fmt::Debug for ContainerCollector {
@@ -144,6 +146,15 @@ impl ContainerCollector {
         self.remove(Gone::Ended).await
     }
 
+    /// As [`Self::collect`], but removes all dead containers and sandboxes of these pods, too, if they
+    /// have ended.
+    ///
+    /// # Errors
+    /// The runtime does not answer.
+    pub async fn remove_of(&self, pods: &[PodUid]) -> Result<RemovedContainers, ContainerGcError> {
+        self.remove(Gone::These(pods)).await
+    }
+
     /// What [`Self::collect`] would remove now. Changes nothing.
     ///
     /// # Errors
@@ -172,7 +183,7 @@ impl ContainerCollector {
         })
     }
 
-    async fn remove(&self, gone: Gone) -> Result<RemovedContainers, ContainerGcError> {
+    async fn remove(&self, gone: Gone<'_>) -> Result<RemovedContainers, ContainerGcError> {
         let _turn = self.turn.lock().await;
         let mut removed = RemovedContainers::default();
         let (mut containers, mut sandboxes) = self.list().await?;
@@ -222,7 +233,7 @@ impl ContainerCollector {
         &self,
         containers: &[v1::Container],
         sandboxes: &[v1::PodSandbox],
-        gone: Gone,
+        gone: Gone<'_>,
     ) -> Vec<(DeadContainer, ContainerReason)> {
         let min_age = self.options.min_age;
         let dead = plan::dead_containers(containers, sandboxes, min_age, clock::now());
@@ -233,16 +244,21 @@ impl ContainerCollector {
         &self,
         containers: &[v1::Container],
         sandboxes: &'a [v1::PodSandbox],
-        gone: Gone,
+        gone: Gone<'_>,
     ) -> Vec<(PodUid, &'a str)> {
         let used = containers.iter();
         let used = used.map(|container| container.pod_sandbox_id.as_str());
         plan::sandboxes(sandboxes, &used.collect(), |uid| self.is_gone(uid, gone))
     }
 
-    fn is_gone(&self, uid: &PodUid, gone: Gone) -> bool {
+    fn is_gone(&self, uid: &PodUid, gone: Gone<'_>) -> bool {
+        let is_meant = match gone {
+            Gone::Removable => false,
+            Gone::Ended => true,
+            Gone::These(pods) => pods.contains(uid),
+        };
         self.pods.all_sources_ready()
-            && (self.pods.is_removable(uid) || (gone == Gone::Ended && self.pods.is_ended(uid)))
+            && (self.pods.is_removable(uid) || (is_meant && self.pods.is_ended(uid)))
     }
 
     /// Removes a container, and then its log.

@@ -192,3 +192,33 @@ async fn another_scarce_resource_does_not_undo_a_reclaim() {
     assert_eq!(node.log(), ["reclaim containers", "reclaim images"]);
     assert_ne!(manager.synchronize(&node).await, NOBODY);
 }
+
+#[tokio::test(start_paused = true)]
+async fn logs_of_pods_that_are_evicted_for_space_go_before_the_next_observation() {
+    let (manager, _events) = manager(|options| {
+        options.thresholds = vec![
+            Threshold::hard(Signal::NodeFsAvailable, amount(100)),
+            Threshold::hard(Signal::MemoryAvailable, amount(100)),
+        ];
+    });
+    let node = Arc::new(FakeNode::default());
+    node.0.lock().layout = Layout::ImagesApart;
+    node.add(pod("a", json!({})), logs(90));
+    node.set(Signal::NodeFsAvailable, 50);
+    node.set(Signal::MemoryAvailable, 500);
+    node.0.lock().frees = Some((Signal::NodeFsAvailable, 90));
+    let task = {
+        let node = Arc::clone(&node);
+        let cancel = CancellationToken::new();
+        tokio::spawn(async move { manager.run(&*node, cancel).await })
+    };
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(node.log(), ["measure Fresh", "evict a", "remove a"]);
+    // What was evicted for memory keeps its logs.
+    node.add(pod("b", json!({})), memory(900));
+    node.0.lock().frees = Some((Signal::MemoryAvailable, 900));
+    node.set(Signal::MemoryAvailable, 50);
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(node.log(), ["measure Kernel", "evict b"]);
+    task.abort();
+}

@@ -243,6 +243,23 @@ async fn pods_that_have_ended_lose_everything_on_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_were_evicted_lose_everything_and_others_keep_it() {
+    let node = Node::new(|_| {});
+    for pod in ["evicted", "ending", "other"] {
+        node.know(pod, pod != "ending");
+        let sandbox = node.sandbox(pod, 0).await;
+        node.dead(pod, &sandbox, 0).await;
+        node.runtime.exit_sandbox(&sandbox.0);
+    }
+    let pods = ["evicted", "ending"].map(PodUid::from);
+    let removed = node.collector.remove_of(&pods).await.unwrap();
+    assert_eq!(removed, counts(1, 1));
+    assert_eq!(node.logs("evicted"), [""; 0]);
+    assert_eq!(node.left("ending"), [0]);
+    assert_eq!(node.left("other"), [0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_container_in_an_unknown_state_is_stopped_first() {
     let node = Node::new(|options| options.max_per_pod_container = 0);
     node.know("p", false);
