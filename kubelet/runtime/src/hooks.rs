@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod};
+use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
 use kubelet_metrics::{Collector, Counter, Exposition, Family};
 use kubelet_prober::http::{self, HttpError, HttpGet};
@@ -100,6 +101,32 @@ pub const fn kind(hook: &LifecycleHandler) -> &'static str {
     }
 }
 
+/// How a hook succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Success {
+    /// As its handler says.
+    AsAsked,
+    /// It was to be sent over TLS, and was answered over plain HTTP.
+    OverPlainHttp {
+        /// Host and port.
+        address: String,
+    },
+}
+
+impl Success {
+    /// Records what the owner of `pod` should know.
+    pub fn record(&self, events: &EventRecorder, pod: &Pod) {
+        if let Self::OverPlainHttp { address } = self {
+            let message = format_args!(
+                "request to HTTPS lifecycle hook {address} got HTTP response, \
+                 retry with HTTP succeeded"
+            );
+            let subject = Subject::Pod(pod);
+            events.warning(subject, reason::LIFECYCLE_HTTP_FALLBACK, message);
+        }
+    }
+}
+
 /// Runs a hook. `ip` is the IP address of the pod. `limit` bounds a command or request in addition
 /// to the caller's deadline; zero means no limit.
 ///
@@ -113,10 +140,11 @@ pub async fn run(
     hook: &LifecycleHandler,
     limit: Duration,
     metrics: &HookMetrics,
-) -> Result<(), HookError> {
+) -> Result<Success, HookError> {
     if let Some(exec) = &hook.exec {
         let command = exec.command.clone().unwrap_or_default();
-        return exec_sync(cri, container_id, command, limit).await;
+        exec_sync(cri, container_id, command, limit).await?;
+        return Ok(Success::AsAsked);
     }
     if let Some(sleep) = &hook.sleep {
         let seconds = u64::try_from(sleep.seconds).unwrap_or_default();
@@ -126,7 +154,7 @@ pub async fn run(
         };
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         sleeping.is_over = true;
-        return Ok(());
+        return Ok(Success::AsAsked);
     }
     if let Some(get) = &hook.http_get {
         let limit = if limit.is_zero() {
@@ -166,7 +194,7 @@ async fn http_get(
     ip: Option<&str>,
     limit: Duration,
     metrics: &HookMetrics,
-) -> Result<(), HookError> {
+) -> Result<Success, HookError> {
     let host = get.host.as_deref().filter(|host| !host.is_empty()).or(ip);
     let path = get.path.as_deref().unwrap_or("/");
     let failed = |url: String, reason: String| HookError::Http { url, reason };
@@ -176,6 +204,7 @@ async fn http_get(
     let request = HttpGet::new(get, container, host, "lifecycle")
         .map_err(|error| failed(path.to_owned(), error.to_string()))?;
     let mut answer = http::http_get(&request, limit).await;
+    let mut success = Success::AsAsked;
     if matches!(answer, Err(HttpError::PlainHttp(_))) {
         // As upstream: hooks were once sent without TLS, whatever their scheme.
         let plain = http::http_get(&request.without_tls(), limit).await;
@@ -183,11 +212,14 @@ async fn http_get(
             warn!(url = %request.url(), "an HTTPS hook succeeded only over plain HTTP");
             metrics.http_fallbacks.of([]).increment();
             answer = plain;
+            success = Success::OverPlainHttp {
+                address: request.url().authority(),
+            };
         }
     }
     // Any response counts as success, whatever its status.
     match answer {
-        Ok(_) | Err(HttpError::Body { .. }) => Ok(()),
+        Ok(_) | Err(HttpError::Body { .. }) => Ok(success),
         Err(error) => Err(failed(request.url().to_string(), error.to_string())),
     }
 }
@@ -280,9 +312,15 @@ mod tests {
             ..HTTPGetAction::default()
         };
         let metrics = HookMetrics::default();
-        http_get(&get, None, Some("127.0.0.1"), LIMIT, &metrics)
-            .await
-            .unwrap();
+        let success = http_get(&get, None, Some("127.0.0.1"), LIMIT, &metrics).await;
+        let (events, mut queue) = EventRecorder::new("node");
+        success.unwrap().record(&events, &Pod::default());
+        let event = queue.try_recv().unwrap();
+        let message = format!(
+            "request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, \
+             retry with HTTP succeeded"
+        );
+        assert_eq!(event.message, Some(message));
         assert_eq!(server.await.unwrap()[1], "GET ");
         let mut page = Exposition::default();
         metrics.collect(&mut page);

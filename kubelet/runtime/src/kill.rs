@@ -280,10 +280,16 @@ impl PreStop {
             limit,
             &self.metrics,
         );
-        let Err(error) = run.await else {
-            return;
-        };
         let pod = self.pod.as_ref();
+        let error = match run.await {
+            Ok(success) => {
+                if let Some(pod) = pod {
+                    success.record(&self.events, pod);
+                }
+                return;
+            }
+            Err(error) => error,
+        };
         warn!(
             container = %self.name, container_id = %self.id, %error, "PreStopHook failed"
         );

@@ -349,8 +349,12 @@ impl RuntimeManager {
             POST_START_LIMIT,
             &self.hooks,
         );
-        let Err(source) = run.await else {
-            return Ok(());
+        let source = match run.await {
+            Ok(success) => {
+                success.record(&self.events, pod_context.pod);
+                return Ok(());
+            }
+            Err(source) => source,
         };
         // The error may contain secrets.
         self.events.warning(

@@ -20,6 +20,8 @@ pub const BACK_OFF: &str = "BackOff";
 pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
 /// A `preStop` hook failed.
 pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
+/// A hook was answered over plain HTTP instead of HTTPS.
+pub const LIFECYCLE_HTTP_FALLBACK: &str = "LifecycleHTTPFallback";
 
 /// An image pull has started.
 pub const PULLING: &str = "Pulling";
