@@ -323,6 +323,13 @@ impl FakeRuntime {
         }
     }
 
+    /// Removes an annotation from all containers, as if another kubelet had created them.
+    pub fn remove_annotation(&self, name: &str) {
+        for container in self.0.world.lock().containers.values_mut() {
+            container.config.annotations.remove(name);
+        }
+    }
+
     /// Answers `ExecSync` with `handler`. By default every command succeeds and prints nothing.
     pub fn on_exec<F>(&self, handler: F)
     where

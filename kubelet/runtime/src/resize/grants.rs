@@ -48,6 +48,8 @@ pub(super) struct PodGrant {
     pod: Arc<Pod>,
     /// The pod with reserved resources, which are granted once they are stored.
     next: Option<Arc<Pod>>,
+    /// The pod as it was granted when this kubelet took it over, until its containers are seen.
+    adopted: Option<Arc<Pod>>,
     /// Resources applied to containers since their creation, by container ID.
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
     /// Pod-level resources in force.
@@ -81,12 +83,27 @@ impl PodGrant {
                 Some(whole) => some_resources(whole),
                 None => whole(&pod_granted).cloned(),
             },
+            adopted: Some(Arc::clone(&pod_granted)),
             pod: pod_granted,
             actuated: before.actuated,
             pending: condition(RESIZE_PENDING),
             in_progress: condition(RESIZE_IN_PROGRESS),
             is_kept,
             writing: Arc::default(),
+        }
+    }
+
+    /// Records what containers have that do not tell what they were created with, as another kubelet
+    /// created them: what was granted when this one took the pod over.
+    pub(super) fn see_adopted(&mut self, status: &PodStatus) {
+        let adopted = self.adopted.take();
+        let spec = adopted.as_ref().and_then(|pod| pod.spec.as_ref());
+        for container in spec.into_iter().flat_map(all_containers) {
+            let run = running(status, container);
+            if let Some(run) = run.filter(|run| self.actuated(run).is_none()) {
+                let resources = container.resources.clone().unwrap_or_default();
+                self.actuated.insert(run.id.clone(), resources);
+            }
         }
     }
 

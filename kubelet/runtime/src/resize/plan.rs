@@ -143,6 +143,8 @@ impl RuntimeManager {
             return plan;
         }
         let uid = PodUid::of(pod);
+        self.grants
+            .update(&uid, |granted| granted.see_adopted(status));
         let whole = |granted: &mut PodGrant| CpuMemory::of(granted.whole.as_ref());
         let whole = self.grants.update(&uid, whole);
         plan.whole = whole.filter(|whole| *whole != CpuMemory::of(spec.resources.as_ref()));
@@ -162,7 +164,6 @@ impl RuntimeManager {
                 })
                 .flatten();
             let wanted = CpuMemory::of_container(container, spec);
-            // A container that another kubelet created is assumed to have the wanted resources.
             let Some(now) = given.filter(|now| *now != wanted) else {
                 continue;
             };
