@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_pod_spec::{
     resources::{self, Amounts},
     shortage::Shortage,
@@ -20,10 +20,10 @@ pub(super) fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &NodeFacts) -> Vec
     let mut shortages: Vec<Shortage> = Shortage::find("pods", 1, used, places)
         .into_iter()
         .collect();
-    let requests = resources::requests(spec);
+    let requests = requests(pod, spec);
     let others: Vec<Amounts> = others
         .iter()
-        .filter_map(|other| Some(resources::requests(other.spec.as_ref()?)))
+        .filter_map(|other| Some(self::requests(other, other.spec.as_ref()?)))
         .collect();
     let mut names: Vec<&String> = requests.keys().filter(|name| counts(name, node)).collect();
     names.sort_unstable_by_key(|name| (rank(name), *name));
@@ -37,6 +37,27 @@ pub(super) fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &NodeFacts) -> Vec
         asked.then(|| Shortage::find(name, requested, used, capacity))?
     }));
     shortages
+}
+
+/// What the pod requests, without the extended resources that its claims give it.
+fn requests(pod: &Pod, spec: &PodSpec) -> Amounts {
+    let status = pod.status.as_ref();
+    if status.is_none_or(|status| status.extended_resource_claim_status.is_none()) {
+        return resources::requests(spec);
+    }
+    let mut spec = spec.clone();
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        let Some(requirements) = &mut container.resources else {
+            continue;
+        };
+        let name = &container.name;
+        for list in [&mut requirements.requests, &mut requirements.limits] {
+            let list = list.iter_mut();
+            list.for_each(|list| list.retain(|it, _| !resources::is_claimed(pod, name, it)));
+        }
+    }
+    resources::requests(&spec)
 }
 
 fn capacity(node: &NodeFacts, name: &str) -> i128 {
@@ -116,5 +137,23 @@ mod tests {
         // Even when the resource is overcommitted.
         let others = [pod(json!({"cpu": "2"}))];
         assert_eq!(shortages(&pod(json!({"cpu": "0"})), &others, &node), []);
+    }
+
+    #[test]
+    fn what_a_claim_gives_is_not_asked_of_the_node() {
+        let node = node(json!({"cpu": "2", "pods": "9", "a.b/gpu": "0"}));
+        let names = ["a.b/gpu", "deviceclass.resource.kubernetes.io/nic"];
+        let mut pod = Pod::clone(&pod(json!({"cpu": "1", names[0]: "1", names[1]: "1"})));
+        let lacks = |pod: &Pod| -> Vec<String> {
+            let lacks = shortages(pod, &[], &node);
+            lacks.iter().map(Shortage::reason).collect()
+        };
+        assert_eq!(lacks(&pod), names.map(|name| format!("OutOf{name}")));
+        let mappings = names
+            .map(|name| json!({"containerName": "c", "resourceName": name, "requestName": "r"}));
+        let claim = json!({"resourceClaimName": "claim", "requestMappings": mappings});
+        let status = json!({ "extendedResourceClaimStatus": claim });
+        pod.status = serde_json::from_value(status).unwrap();
+        assert_eq!(lacks(&pod), [""; 0]);
     }
 }
