@@ -211,6 +211,27 @@ async fn a_file_that_never_was_good_holds_readiness_back() {
 }
 
 #[tokio::test]
+async fn files_that_are_no_manifests_hold_nothing_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name| dir.path().join(name);
+    fs::write(path("README"), "Each kind of manifest: one file.\n").unwrap();
+    fs::write(path("empty.yaml"), "").unwrap();
+    std::os::unix::fs::symlink(path("nowhere"), path("link.yaml")).unwrap();
+    fs::write(path("web.yaml"), manifest("web", "a:1")).unwrap();
+    let mut running = Running::start(dir.path());
+    assert_eq!(
+        running.next().await,
+        (PodOperation::Add, names(&["web-node"]))
+    );
+    assert!(running.config.seen_all_sources());
+    fs::write(path("empty.yaml"), manifest("late", "a:1")).unwrap();
+    assert_eq!(
+        running.next().await,
+        (PodOperation::Add, names(&["late-node"]))
+    );
+}
+
+#[tokio::test]
 async fn the_first_file_has_a_name_that_two_want() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("1.yaml"), manifest("web", "web:1")).unwrap();

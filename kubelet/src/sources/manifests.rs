@@ -30,8 +30,22 @@ enum FileError {
     Read(#[from] io::Error),
     #[error("is larger than {MAX_LENGTH} bytes")]
     TooLarge,
+    /// It is empty, or something else than a manifest, such as a README.
+    #[error("has no kind")]
+    NoKind,
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+}
+
+impl FileError {
+    /// Whether the file cannot be the manifest of a pod that an earlier kubelet ran.
+    fn is_no_manifest(&self) -> bool {
+        match self {
+            Self::Read(error) => error.kind() == io::ErrorKind::NotFound,
+            Self::NoKind => true,
+            Self::TooLarge | Self::Manifest(_) => false,
+        }
+    }
 }
 
 /// The pods of a manifest file or directory, and the state of each file.
@@ -244,6 +258,9 @@ impl File {
         }
         let consequence = if self.pods.is_some() {
             "the pods of its last valid content stay"
+        } else if fault.is_no_manifest() {
+            self.pods = Some(Vec::new());
+            "it is skipped"
         } else {
             "it has not been valid since the kubelet started: until it is, pods that are in no \
              manifest keep running"
@@ -282,6 +299,17 @@ fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Whether there is a field `kind`, as in each manifest, even if it is not valid YAML or JSON.
+fn has_kind(bytes: &[u8]) -> bool {
+    let words = bytes.windows(4).enumerate();
+    let mut found = words.filter(|(_, word)| *word == b"kind");
+    found.any(|(at, _)| {
+        let rest = bytes[at + 4..].iter();
+        let mut rest = rest.filter(|byte| !b" \t\"'".contains(byte));
+        rest.next() == Some(&b':')
+    })
+}
+
 /// The static pods of a manifest file.
 fn read(path: &Path, node_name: &str) -> Result<Vec<Arc<Pod>>, FileError> {
     let mut bytes = Vec::new();
@@ -290,6 +318,9 @@ fn read(path: &Path, node_name: &str) -> Result<Vec<Arc<Pod>>, FileError> {
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_LENGTH {
         return Err(FileError::TooLarge);
+    }
+    if !has_kind(&bytes) {
+        return Err(FileError::NoKind);
     }
     let manifest = decode(&bytes)?;
     // Logged for invalid manifests too: an unknown field is often a misspelt one that is missing.
