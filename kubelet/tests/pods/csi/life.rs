@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
-use super::{Cluster, DRIVER, claimed, claimed_device, gone};
+use super::{Cluster, DRIVER, MOUNT_OPTIONS, claimed, claimed_device, gone};
 use crate::{
     node::{SECOND, until},
     shutdown::{self, FakeLogin},
@@ -39,7 +39,7 @@ async fn pods_share_what_is_staged() {
     };
     assert_eq!(
         (mount.fs_type.as_str(), mount.mount_flags),
-        ("ext4", vec!["noatime".to_owned()])
+        ("ext4", MOUNT_OPTIONS.map(str::to_owned).to_vec())
     );
     let publish = &on.publishes()[1];
     assert_eq!(Path::new(&publish.staging_target_path), staged);

@@ -23,6 +23,8 @@ use crate::{
 };
 
 const DRIVER: &str = "d.example.com";
+/// The driver parses them.
+const MOUNT_OPTIONS: [&str; 2] = ["noatime,nodev", "-o allow_other"];
 /// printf handle-1 | sha256sum
 const HASH: &str = "4219dcd75aa1fff692ddc5cf84c1b34bf799aaad291afdf03dde2213f2f3b397";
 
@@ -62,7 +64,7 @@ impl Cluster {
                 "accessModes": ["ReadWriteOnce"],
                 "capacity": {"storage": "1Gi"},
                 "claimRef": {"namespace": "default", "name": "data", "uid": "uid-of-data"},
-                "mountOptions": ["noatime"],
+                "mountOptions": MOUNT_OPTIONS,
                 "csi": {
                     "driver": DRIVER, "volumeHandle": "handle-1", "fsType": "ext4",
                     "volumeAttributes": {"pool": "fast"}

@@ -8,7 +8,7 @@ use kubelet_host::selinux::SeLinux;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Cluster, access::has_event, claimed_with, gone};
+use super::{Cluster, MOUNT_OPTIONS, access::has_event, claimed_with, gone};
 use crate::node::{Running, SECOND};
 
 const LABEL: &str = "system_u:object_r:container_file_t";
@@ -89,7 +89,8 @@ async fn a_volume_of_one_pod_is_mounted_with_its_label_and_then_with_the_next_on
     ];
     assert_eq!(on.driver.verbs(), verbs);
     for (index, level) in ["s0:c1,c2", "s0:c3"].into_iter().enumerate() {
-        let expected = ["noatime".to_owned(), format!("context=\"{LABEL}:{level}\"")];
+        let [first, second] = MOUNT_OPTIONS.map(str::to_owned);
+        let expected = [first, second, format!("context=\"{LABEL}:{level}\"")];
         let [stage, publish] = [
             on.stages()[index].volume_capability.clone(),
             on.publishes()[index].volume_capability.clone(),
@@ -132,7 +133,10 @@ async fn the_runtime_relabels_what_has_labels() {
         let kubelet = start(&on, below);
         kubelet.add(claimed_with("a", of_level("s0:c1,c2"))).await;
         kubelet.until_phase("a", "Running", 60 * SECOND).await;
-        assert_eq!(flags(on.stages()[0].volume_capability.clone()), ["noatime"]);
+        assert_eq!(
+            flags(on.stages()[0].volume_capability.clone()),
+            MOUNT_OPTIONS
+        );
         let found = relabelled(&on);
         assert_eq!(found.contains(&"/v".to_owned()), expected, "{found:?}");
         // The kubelet's own files are relabelled too.
@@ -148,7 +152,10 @@ async fn a_node_without_selinux_has_nothing_relabelled() {
     let kubelet = on.node.start();
     kubelet.add(claimed_with("a", of_level("s0:c1,c2"))).await;
     kubelet.until_phase("a", "Running", 60 * SECOND).await;
-    assert_eq!(flags(on.stages()[0].volume_capability.clone()), ["noatime"]);
+    assert_eq!(
+        flags(on.stages()[0].volume_capability.clone()),
+        MOUNT_OPTIONS
+    );
     assert_eq!(relabelled(&on), [""; 0]);
     kubelet.stop().await;
 }

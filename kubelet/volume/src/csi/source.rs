@@ -103,7 +103,9 @@ impl Source {
         }
         let source = persistent(spec).ok_or_else(|| VolumeError::Unsupported(spec.name.clone()))?;
         let volume = spec.persistent().and_then(|volume| volume.spec.as_ref());
-        let mut mount_options = request.mount_options()?;
+        // Unchanged, as upstream: the driver parses them, and some are no options of mount(8).
+        let mount_options = volume.and_then(|volume| volume.mount_options.clone());
+        let mut mount_options = mount_options.unwrap_or_default();
         let label = request.selinux_label.as_deref();
         mount_options.extend(label.map(selinux::mount_option));
         Ok(Self {
