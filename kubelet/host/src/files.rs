@@ -18,6 +18,17 @@ pub async fn read_to_string(path: &Path) -> io::Result<String> {
     run(move || fs::read_to_string(path)).await
 }
 
+/// The text of a file that people write. What is not UTF-8 is replaced, such as a comment in another
+/// encoding.
+///
+/// # Errors
+/// As [`fs::read`].
+pub async fn read_lossy(path: &Path) -> io::Result<String> {
+    let path = path.to_owned();
+    let bytes = run(move || fs::read(path)).await?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// [`fs::write`].
 pub async fn write(path: &Path, contents: impl Into<Vec<u8>>) -> io::Result<()> {
     let (path, contents) = (path.to_owned(), contents.into());

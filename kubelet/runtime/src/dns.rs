@@ -136,7 +136,7 @@ pub(crate) async fn read(path: &Path) -> Result<DnsConfig, DnsError> {
         path: path.to_owned(),
         source,
     };
-    let text = files::read_to_string(path).await.map_err(failed)?;
+    let text = files::read_lossy(path).await.map_err(failed)?;
     parse(&text).ok_or_else(|| DnsError::NoAddress {
         path: path.to_owned(),
     })

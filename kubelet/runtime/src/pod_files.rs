@@ -126,9 +126,8 @@ pub(crate) async fn make_hosts_file(
     let aliases = spec.host_aliases.as_deref();
     let hosts = if host_network {
         let path = Path::new("/etc/hosts");
-        let hosts = files::read_to_string(path)
-            .await
-            .map_err(failed("read", path))?;
+        let hosts = files::read_lossy(path).await;
+        let hosts = hosts.map_err(failed("read", path))?;
         hostname::hosts_of_node(&hosts, aliases)
     } else {
         let (hostname, domain) = hostname::hostname_and_domain(pod, cluster_domain)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 
 use super::{
     VolumeError, VolumeHost,
@@ -85,18 +85,17 @@ fn nested_mount_points(name: &str, pod: &Pod) -> Vec<PathBuf> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
     };
-    let containers = spec
-        .init_containers
-        .iter()
+    let init = spec.init_containers.iter().flatten();
+    let containers = init.chain(&spec.containers).map(|it| &it.volume_mounts);
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let mounts = containers.chain(ephemeral.map(|it| &it.volume_mounts));
+    mounts
         .flatten()
-        .chain(&spec.containers);
-    containers
-        .flat_map(|container| nested_in(name, container))
+        .flat_map(|mounts| nested_in(name, mounts))
         .collect()
 }
 
-fn nested_in(name: &str, container: &Container) -> Vec<PathBuf> {
-    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+fn nested_in(name: &str, mounts: &[VolumeMount]) -> Vec<PathBuf> {
     let mut nested: Vec<PathBuf> = Vec::new();
     for own in mounts.iter().filter(|mount| mount.name == name) {
         for other in mounts {
@@ -137,10 +136,15 @@ mod tests {
             })
             .collect();
         let pod: Pod = serde_json::from_value(serde_json::json!({
-            "spec": {"containers": [{"name": "c", "volumeMounts": mounts}]}
+            "spec": {
+                "containers": [{"name": "c", "volumeMounts": mounts}],
+                "ephemeralContainers": [{"name": "e", "volumeMounts": [
+                    {"name": "config", "mountPath": "/c"}, {"name": "other", "mountPath": "/c/e"}
+                ]}]
+            }
         }))
         .unwrap();
         let nested = nested_mount_points("config", &pod);
-        assert_eq!(nested, [Path::new("a"), Path::new("x/y")]);
+        assert_eq!(nested, ["a", "x/y", "e"].map(Path::new));
     }
 }

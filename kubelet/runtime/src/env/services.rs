@@ -19,8 +19,18 @@ pub(super) async fn variables(
     links: bool,
 ) -> Result<BTreeMap<String, String>, ObjectError> {
     let services = objects.services_for(namespace).await?;
+    Ok(of_services(&services, namespace, links))
+}
+
+fn of_services(
+    services: &[Arc<Service>],
+    namespace: &str,
+    links: bool,
+) -> BTreeMap<String, String> {
     let mut chosen: BTreeMap<&str, &Arc<Service>> = BTreeMap::new();
-    for service in &services {
+    // A headless service has no address, and does not replace one that has.
+    let services = services.iter();
+    for service in services.filter(|service| address(service).is_some()) {
         let own = service.metadata.namespace.as_deref().unwrap_or_default();
         let name = service.metadata.name.as_deref().unwrap_or_default();
         if (own, name) == API_SERVER {
@@ -29,18 +39,22 @@ pub(super) async fn variables(
             chosen.insert(name, service);
         }
     }
-    Ok(chosen
+    chosen
         .into_iter()
         .flat_map(|(name, service)| of_service(name, service))
-        .collect())
+        .collect()
+}
+
+fn address(service: &Service) -> Option<&str> {
+    let ip = service.spec.as_ref()?.cluster_ip.as_deref()?;
+    (!matches!(ip, "" | "None")).then_some(ip)
 }
 
 fn of_service(name: &str, service: &Service) -> Vec<(String, String)> {
-    let spec = service.spec.as_ref();
-    let ip = spec.and_then(|spec| spec.cluster_ip.as_deref());
-    let Some(ip) = ip.filter(|ip| !matches!(*ip, "" | "None")) else {
+    let Some(ip) = address(service) else {
         return Vec::new();
     };
+    let spec = service.spec.as_ref();
     let prefix = variable_name(name);
     let mut variables = vec![(format!("{prefix}_SERVICE_HOST"), ip.to_owned())];
     let ports = spec.and_then(|spec| spec.ports.as_deref());
@@ -131,6 +145,24 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         assert_eq!(variables, expected);
+    }
+
+    #[test]
+    fn a_headless_service_does_not_hide_the_api_server() {
+        let named = |namespace: &str, ip: &str| {
+            Arc::new(service(json!({
+                "metadata": {"name": "kubernetes", "namespace": namespace},
+                "spec": {"clusterIP": ip, "ports": [{"port": 443}]}
+            })))
+        };
+        let server = named("default", "10.0.0.1");
+        let host = |own: &str| {
+            let services = [named("shop", own), Arc::clone(&server)];
+            let variables = of_services(&services, "shop", true);
+            variables.get("KUBERNETES_SERVICE_HOST").cloned()
+        };
+        assert_eq!(host("None").as_deref(), Some("10.0.0.1"));
+        assert_eq!(host("10.0.0.9").as_deref(), Some("10.0.0.9"));
     }
 
     #[test]
