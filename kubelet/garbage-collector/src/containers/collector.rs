@@ -67,7 +67,7 @@ enum Gone<'a> {
     Removable,
     /// Those that have ended, too.
     Ended,
-    /// Of those that have ended, these, too.
+    /// These, too, once they have ended.
     These(&'a [PodUid]),
 }
 
