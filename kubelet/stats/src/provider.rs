@@ -122,13 +122,15 @@ impl StatsProvider {
                 .unwrap_or_else(|| Collector::new(Path::new(PROC)));
             let measured = measure(&mut collector, depth, &root_dir, &*subjects);
             state.collector = Some(collector);
-            measured
+            (state, measured)
         });
         let done = timeout(LIMIT, work).await.map_err(|_| StatsError::Hung)?;
+        // Kept, so that requests that wait for the lock find these statistics.
+        let (mut state, measured) = done.map_err(|_| StatsError::Panicked)?;
         let Measured {
             mut stats,
             complete,
-        } = done.map_err(|_| StatsError::Panicked)??;
+        } = measured?;
         if let Some(from_runtime) = from_runtime {
             for container in stats.pods.iter_mut().flat_map(|pod| &mut pod.containers) {
                 let layer = from_runtime.layers.get(&container.id);
@@ -138,10 +140,12 @@ impl StatsProvider {
             stats.runtime_error = from_runtime.error;
         }
         if !complete {
+            drop(state);
             self.runtime.complete(&mut stats).await;
+            state = self.locked().await?;
         }
         let stats = Arc::new(stats);
-        self.locked().await?.last = Some(Collected {
+        state.last = Some(Collected {
             at,
             depth,
             stats: Arc::clone(&stats),
@@ -307,6 +311,12 @@ mod tests {
         assert!(!Arc::ptr_eq(&all, &later));
         let now = provider.younger_than(Depth::CpuAndMemory, Duration::ZERO);
         assert!(!Arc::ptr_eq(&later, &now.await.unwrap()));
+        tokio::time::advance(MAX_AGE).await;
+        let (one, other) = tokio::join!(
+            provider.stats(Depth::Everything),
+            provider.stats(Depth::Everything)
+        );
+        assert!(Arc::ptr_eq(&one.unwrap(), &other.unwrap()), "at one time");
     }
 
     #[tokio::test(start_paused = true)]
