@@ -273,14 +273,14 @@ async fn read_all<Part: Message, Item>(
     let (mut all, mut size) = (Vec::new(), 0_usize);
     while let Some(part) = parts.message().await? {
         let encoded = part.encoded_len();
-        let items = items(part);
+        let read = items(part);
         // Empty items take far less space encoded than in memory.
-        size = size.saturating_add(encoded.max(size_of_val(&*items)));
+        size = size.saturating_add(encoded.max(size_of_val(&*read)));
         if size > MAX_LIST_SIZE {
             let message = format!("the list is larger than {MAX_LIST_SIZE} bytes");
             return Err(Status::resource_exhausted(message));
         }
-        all.extend(items);
+        all.extend(read);
     }
     Ok(all)
 }

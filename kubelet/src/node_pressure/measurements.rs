@@ -55,11 +55,9 @@ impl Measurements for MachineMeasurements<'_> {
                 self.analyzer.measure(FILES_LIMIT).await;
             }
             let files = self.analyzer.usages_so_far();
-            if depth == UsageDepth::Files {
-                return Ok(pod_usages(None, &files));
-            }
             let depth = match depth {
-                UsageDepth::Files | UsageDepth::Kernel => Depth::Kernel,
+                UsageDepth::Files => return Ok(pod_usages(None, &files)),
+                UsageDepth::Kernel => Depth::Kernel,
                 UsageDepth::Everything | UsageDepth::Fresh => Depth::Everything,
             };
             let stats = self.stats.younger_than(depth, MAX_AGE).await;

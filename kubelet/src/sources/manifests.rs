@@ -305,7 +305,7 @@ fn has_kind(bytes: &[u8]) -> bool {
     let mut found = words.filter(|(_, word)| *word == b"kind");
     found.any(|(at, _)| {
         let rest = bytes[at + 4..].iter();
-        let mut rest = rest.filter(|byte| !b" \t\"'".contains(byte));
+        let mut rest = rest.filter(|byte| !byte.is_ascii_whitespace() && !b"\"'".contains(byte));
         rest.next() == Some(&b':')
     })
 }
