@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    EnvFromSource, EnvVar, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
+    PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
 };
-use kubelet_pod_spec::identity;
+use kubelet_pod_spec::{identity, references::References};
 use sha2::{Digest as _, Sha256};
 
 use super::entry::{Entry, EntryKind};
@@ -13,28 +13,44 @@ use super::entry::{Entry, EntryKind};
 /// The direct references of a pod.
 pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
     let namespace = identity::namespace(pod);
-    let mut references = References::new(namespace);
-    references.entries.extend(services(namespace));
+    let mut entries = BTreeSet::from_iter(services(namespace));
+    let named = References::of(pod);
+    let each = |kind: EntryKind| move |name: &str| Entry::new(kind, namespace, name);
+    let config_maps = named.config_maps.into_iter();
+    entries.extend(config_maps.filter_map(each(EntryKind::ConfigMap)));
+    let secrets = named.secrets.into_iter();
+    entries.extend(secrets.filter_map(each(EntryKind::Secret)));
     let Some(spec) = &pod.spec else {
-        return references.entries;
+        return entries;
     };
-    if let Some(class) = &spec.runtime_class_name {
-        references.add(EntryKind::RuntimeClass, class);
-    }
-    for reference in spec.image_pull_secrets.iter().flatten() {
-        references.add(EntryKind::Secret, &reference.name);
-    }
+    let class = spec.runtime_class_name.as_deref();
+    entries.extend(class.and_then(|class| Entry::new(EntryKind::RuntimeClass, "", class)));
     for volume in spec.volumes.iter().flatten() {
-        references.volume(identity::name(pod), volume);
+        add_volume(&mut entries, pod, volume);
     }
-    let init = spec.init_containers.iter().flatten();
-    for container in init.chain(&spec.containers) {
-        references.environment(container.env.as_ref(), container.env_from.as_ref());
+    entries
+}
+
+/// Adds the references of a volume, except config maps and secrets.
+fn add_volume(entries: &mut BTreeSet<Entry>, pod: &Pod, volume: &Volume) {
+    let claim = |name: &str| Entry::new(EntryKind::Claim, identity::namespace(pod), name);
+    let projected = volume.projected.as_ref();
+    let sources = projected.and_then(|projected| projected.sources.as_ref());
+    let sources = sources.into_iter().flatten();
+    for source in sources.filter_map(|source| source.cluster_trust_bundle.as_ref()) {
+        entries.extend(source.name.as_deref().and_then(trust_bundle));
+        entries.extend(source.signer_name.as_deref().and_then(signer_bundles));
     }
-    for container in spec.ephemeral_containers.iter().flatten() {
-        references.environment(container.env.as_ref(), container.env_from.as_ref());
+    if let Some(source) = &volume.persistent_volume_claim {
+        entries.extend(claim(&source.claim_name));
     }
-    references.entries
+    if volume.ephemeral.is_some() {
+        let name = format!("{}-{}", identity::name(pod), volume.name);
+        entries.extend(claim(&name));
+    }
+    if let Some(source) = &volume.csi {
+        entries.extend(Entry::new(EntryKind::CsiDriver, "", &source.driver));
+    }
 }
 
 /// The services visible to pods in a namespace.
@@ -67,109 +83,30 @@ pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> BTreeSet<Entry> {
 
 /// The CSI driver of a volume, and the secrets that it needs on this node.
 pub(super) fn of_volume(volume: &PersistentVolume) -> BTreeSet<Entry> {
-    let spec = volume.spec.as_ref();
-    let Some(csi) = spec.and_then(|spec| spec.csi.as_ref()) else {
+    let Some(spec) = &volume.spec else {
         return BTreeSet::new();
     };
+    let csi = spec.csi.as_ref();
+    let flex = spec.flex_volume.as_ref();
+    let disk = spec.iscsi.as_ref();
+    let references = [
+        csi.and_then(|csi| csi.node_stage_secret_ref.as_ref()),
+        csi.and_then(|csi| csi.node_publish_secret_ref.as_ref()),
+        csi.and_then(|csi| csi.node_expand_secret_ref.as_ref()),
+        flex.and_then(|flex| flex.secret_ref.as_ref()),
+        disk.and_then(|disk| disk.secret_ref.as_ref()),
+    ];
+    let claim = spec.claim_ref.as_ref();
+    let claim_namespace = claim.and_then(|claim| claim.namespace.as_deref());
     let secret = |reference: &SecretReference| {
-        let namespace = reference.namespace.as_deref()?;
+        let own = reference.namespace.as_deref();
+        let namespace = own.filter(|namespace| !namespace.is_empty());
+        let namespace = namespace.or(claim_namespace)?;
         Entry::new(EntryKind::Secret, namespace, reference.name.as_deref()?)
     };
-    let secrets = [
-        &csi.node_stage_secret_ref,
-        &csi.node_publish_secret_ref,
-        &csi.node_expand_secret_ref,
-    ];
-    let secrets = secrets.into_iter().flatten().filter_map(secret);
-    let driver = Entry::new(EntryKind::CsiDriver, "", &csi.driver);
+    let secrets = references.into_iter().flatten().filter_map(secret);
+    let driver = csi.and_then(|csi| Entry::new(EntryKind::CsiDriver, "", &csi.driver));
     secrets.chain(driver).collect()
-}
-
-struct References<'a> {
-    namespace: &'a str,
-    entries: BTreeSet<Entry>,
-}
-
-impl<'a> References<'a> {
-    const fn new(namespace: &'a str) -> Self {
-        Self {
-            namespace,
-            entries: BTreeSet::new(),
-        }
-    }
-
-    fn add(&mut self, kind: EntryKind, name: &str) {
-        let namespace = match kind.is_namespaced() {
-            true => self.namespace,
-            false => "",
-        };
-        self.entries.extend(Entry::new(kind, namespace, name));
-    }
-
-    fn volume(&mut self, pod: &str, volume: &Volume) {
-        if let Some(source) = &volume.config_map {
-            self.add(EntryKind::ConfigMap, &source.name);
-        }
-        if let Some(source) = &volume.secret {
-            self.add(
-                EntryKind::Secret,
-                source.secret_name.as_deref().unwrap_or_default(),
-            );
-        }
-        let projected = volume.projected.as_ref();
-        for source in projected
-            .and_then(|p| p.sources.as_ref())
-            .into_iter()
-            .flatten()
-        {
-            if let Some(source) = &source.config_map {
-                self.add(EntryKind::ConfigMap, &source.name);
-            }
-            if let Some(source) = &source.secret {
-                self.add(EntryKind::Secret, &source.name);
-            }
-            if let Some(source) = &source.cluster_trust_bundle {
-                let bundle = source.name.as_deref().and_then(trust_bundle);
-                let bundles = source.signer_name.as_deref().and_then(signer_bundles);
-                self.entries.extend(bundle.into_iter().chain(bundles));
-            }
-        }
-        if let Some(source) = &volume.persistent_volume_claim {
-            self.add(EntryKind::Claim, &source.claim_name);
-        }
-        if volume.ephemeral.is_some() {
-            self.add(EntryKind::Claim, &format!("{pod}-{}", volume.name));
-        }
-        if let Some(source) = &volume.csi {
-            self.add(EntryKind::CsiDriver, &source.driver);
-            if let Some(reference) = &source.node_publish_secret_ref {
-                self.add(EntryKind::Secret, &reference.name);
-            }
-        }
-    }
-
-    fn environment(&mut self, env: Option<&Vec<EnvVar>>, from: Option<&Vec<EnvFromSource>>) {
-        for source in env
-            .into_iter()
-            .flatten()
-            .filter_map(|v| v.value_from.as_ref())
-        {
-            if let Some(selector) = &source.config_map_key_ref {
-                self.add(EntryKind::ConfigMap, &selector.name);
-            }
-            if let Some(selector) = &source.secret_key_ref {
-                self.add(EntryKind::Secret, &selector.name);
-            }
-        }
-        for source in from.into_iter().flatten() {
-            if let Some(reference) = &source.config_map_ref {
-                self.add(EntryKind::ConfigMap, &reference.name);
-            }
-            if let Some(reference) = &source.secret_ref {
-                self.add(EntryKind::Secret, &reference.name);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub mod pod_ips;
 pub mod priority;
 pub mod qos;
 pub mod quantity;
+pub mod references;
 pub mod resource_field_ref;
 pub mod resources;
 pub mod restart_rules;
