@@ -294,6 +294,7 @@ impl SyncLoop<'_> {
             let _placing = runtime.placing();
             let others = self.active_pods_beside(&uid);
             self.pods.set(Arc::clone(&pod));
+            runtime.objects().begin(&pod);
             let has_ended_here = self.statuses.recall(&pod);
             let done = has_ended_here
                 || pod

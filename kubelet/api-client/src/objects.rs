@@ -17,7 +17,8 @@ use k8s_openapi::api::{
     authentication::v1::{TokenRequestSpec, TokenRequestStatus},
     certificates::v1beta1::ClusterTrustBundle,
     core::v1::{
-        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+        ServiceAccount,
     },
     node::v1::RuntimeClass,
     resource::v1::ResourceClaim,
@@ -132,6 +133,12 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, ObjectError>>;
 /// them without a request per call; calls are cheap. A source without objects of a kind leaves its
 /// method as it is.
 pub trait Objects: fmt::Debug + Send + Sync {
+    /// A pod begins. The config maps and secrets that it refers to may be newer than those of the
+    /// same names that earlier pods had.
+    fn begin(&self, pod: &Pod) {
+        let _ = pod;
+    }
+
     /// A config map.
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
         let _ = namespace;

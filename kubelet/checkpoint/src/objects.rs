@@ -7,7 +7,8 @@ use k8s_openapi::api::{
     authentication::v1::{TokenRequestSpec, TokenRequestStatus},
     certificates::v1beta1::ClusterTrustBundle,
     core::v1::{
-        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+        ServiceAccount,
     },
     node::v1::RuntimeClass,
     resource::v1::ResourceClaim,
@@ -255,6 +256,10 @@ fn nothing<K>(_: &K) -> BTreeSet<Entry> {
 }
 
 impl Objects for CheckpointedObjects {
+    fn begin(&self, pod: &Pod) {
+        self.server.begin(pod);
+    }
+
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
         let request = ObjectRequest::new(EntryKind::ConfigMap, namespace, "configmap", name);
         let answer = self.server.config_map(namespace, name);

@@ -4,8 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use fake_runtime::FakeRuntime;
 use kubelet::config::reservation::reservation;
+use kubelet_api_client::objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
 use kubelet_host::machine::Machine;
 use serde_json::{Value, json};
+use test_api_server::by_path::ByPath;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     node::{IMAGE, Node, Running, SECOND, pod, until},
@@ -82,6 +86,41 @@ async fn a_pod_waits_for_its_config_map() {
     tokio::time::sleep(120 * SECOND).await;
     assert_eq!(kubelet.phase("web"), "Running");
     assert_eq!(kubelet.container("web").restart_count, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_made_again_has_the_immutable_config_map_that_was_made_again() {
+    const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    let server = ByPath::new();
+    let config_map = |mode: &str| {
+        let metadata = json!({"namespace": "default", "name": "settings"});
+        json!({"metadata": metadata, "immutable": true, "data": {"mode": mode}})
+    };
+    let objects = ApiObjects::new(ApiObjectsParts {
+        client: server.client(),
+        node: watch::Sender::new(None).subscribe(),
+        change_detection: ChangeDetection::Watch,
+        sync_frequency: 60 * SECOND,
+        tasks: TaskTracker::new(),
+        cancel: CancellationToken::new(),
+    });
+    let node = Node::with_objects(Arc::new(objects));
+    let kubelet = node.start();
+    let from = json!({"configMapKeyRef": {"name": "settings", "key": "mode"}});
+    let spec = spec(json!({"env": [{"name": "MODE", "valueFrom": from}]}));
+    for (uid, mode) in [("u1", "slow"), ("u2", "fast")] {
+        server.put(CONFIG_MAPS, config_map(mode));
+        let web = pod("web", uid, spec.clone());
+        kubelet.add(web.clone()).await;
+        kubelet.until_phase("web", "Running", 120 * SECOND).await;
+        assert_eq!(environment(&node.runtime)["MODE"], mode);
+        kubelet.remove(web).await;
+        until("the end", 120 * SECOND, || {
+            node.runtime.running("c").is_empty()
+        })
+        .await;
+        server.remove(CONFIG_MAPS, "settings");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,8 @@ use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus},
     certificates::v1beta1::ClusterTrustBundle,
     core::v1::{
-        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+        ServiceAccount,
     },
     node::v1::RuntimeClass,
     resource::v1::ResourceClaim,
@@ -16,6 +17,7 @@ use kube::{
     Api, Client, Resource,
     api::{Patch, PatchParams, PostParams},
 };
+use kubelet_pod_spec::{identity, references::References};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -113,6 +115,15 @@ impl<K: Named> ConfigObjects<K> {
         Self::OnDemand(TtlCache::new(parts.client.clone(), max_age, idle))
     }
 
+    /// Reads the object again on the next call, unless a watch keeps it current.
+    fn renew(&self, namespace: &str, name: &str) {
+        let key = (namespace.to_owned(), name.to_owned());
+        match self {
+            Self::Watched(objects) => objects.renew(&key),
+            Self::OnDemand(objects) => objects.renew(&key),
+        }
+    }
+
     async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, ObjectError> {
         match self {
             Self::Watched(objects) => objects.get(namespace, name).await,
@@ -167,6 +178,17 @@ where
 }
 
 impl Objects for ApiObjects {
+    fn begin(&self, pod: &Pod) {
+        let namespace = identity::namespace(pod);
+        let references = References::of(pod);
+        for name in references.config_maps {
+            self.config_maps.renew(namespace, name);
+        }
+        for name in references.secrets {
+            self.secrets.renew(namespace, name);
+        }
+    }
+
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
         Box::pin(self.config_maps.get(namespace, name))
     }

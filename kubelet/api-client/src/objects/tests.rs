@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use test_api_server::by_path::{ByPath, Health};
 use tokio::{
@@ -209,6 +210,65 @@ async fn what_is_immutable_is_not_watched_on() {
     assert_eq!(setup.watches(), 0);
 }
 
+/// A pod that refers to the config map and the secret `a`.
+fn pod_of_both() -> Pod {
+    let pod = json!({
+        "metadata": {"namespace": "ns", "name": "p"},
+        "spec": {"containers": [], "volumes": [
+            {"name": "c", "configMap": {"name": "a"}}, {"name": "s", "secret": {"secretName": "a"}}
+        ]}
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_pod_gets_what_was_made_again_under_the_name_of_an_immutable_object() {
+    let setup = setup(ChangeDetection::Watch);
+    let immutable = |value: &str| {
+        let mut object = config_map("a", value);
+        object["immutable"] = json!(true);
+        object
+    };
+    let secret = |value: &str| {
+        let metadata = json!({"namespace": "ns", "name": "a"});
+        json!({"metadata": metadata, "immutable": true, "data": {"key": value}})
+    };
+    let secret_value = || async {
+        let secret = setup.objects.secret("ns", "a").await.unwrap();
+        secret.data.as_ref().unwrap()["key"].0.clone()
+    };
+    setup.server.put(CONFIG_MAPS, immutable("1"));
+    setup.server.put(SECRETS, secret("MQ=="));
+    setup.objects.begin(&pod_of_both());
+    assert_eq!(setup.value("a").await.unwrap(), "1");
+    assert_eq!(secret_value().await, b"1");
+    setup.server.remove(CONFIG_MAPS, "a");
+    setup.server.remove(SECRETS, "a");
+    setup.server.put(CONFIG_MAPS, immutable("2"));
+    setup.server.put(SECRETS, secret("Mg=="));
+    setup.settle().await;
+    assert_eq!(setup.value("a").await.unwrap(), "1");
+    setup.objects.begin(&pod_of_both());
+    assert_eq!(setup.value("a").await.unwrap(), "2");
+    assert_eq!(secret_value().await, b"2");
+    // Neither is watched on, and other objects are left alone.
+    setup.settle().await;
+    assert_eq!((setup.asked(), setup.watches()), ((2, 0), 0));
+
+    setup.server.remove(CONFIG_MAPS, "a");
+    setup.server.set_health(Health::Down);
+    setup.objects.begin(&pod_of_both());
+    let before = Instant::now();
+    assert_eq!(setup.value("a").await.unwrap(), "2");
+    assert_eq!(before.elapsed().as_secs(), 1);
+    setup.server.set_health(Health::Up);
+    sleep(MINUTE).await;
+    assert_eq!(
+        setup.value("a").await.unwrap_err(),
+        "configmap \"a\" not found"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_first_to_ask_does_not_wait_for_long() {
     for health in [Health::Hung, Health::Down, Health::Forbidding] {
@@ -311,6 +371,20 @@ async fn what_is_kept_is_as_old_as_the_node_says() {
     assert_eq!(setup.value("a").await.unwrap(), "1");
     sleep(MINUTE / 2).await;
     assert_eq!(setup.value("a").await.unwrap(), "2");
+    // A new pod does not get an older one.
+    setup.server.put(CONFIG_MAPS, config_map("a", "2.1"));
+    setup.settle().await;
+    setup.objects.begin(&pod_of_both());
+    for _ in 0..2 {
+        assert_eq!(setup.value("a").await.unwrap(), "2.1");
+        setup.server.put(CONFIG_MAPS, config_map("a", "2.2"));
+    }
+    setup.settle().await;
+    setup.server.set_health(Health::Down);
+    setup.objects.begin(&pod_of_both());
+    assert_eq!(setup.value("a").await.unwrap(), "2.1");
+    setup.server.set_health(Health::Up);
+    assert_eq!(setup.value("a").await.unwrap(), "2.2");
     let mut node = Node::default();
     let annotation = ("node.alpha.kubernetes.io/ttl".to_owned(), "15".to_owned());
     node.metadata.annotations = Some([annotation].into());

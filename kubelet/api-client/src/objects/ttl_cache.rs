@@ -38,11 +38,16 @@ pub(super) struct TtlCache<K> {
 struct CacheEntry<K> {
     /// Time of the last call.
     used: Instant,
-    cached: Arc<tokio::sync::Mutex<Option<CachedObject<K>>>>,
+    /// Copies from before this time are too old.
+    not_before: Instant,
+    cached: Arc<Copy<K>>,
 }
+
+type Copy<K> = tokio::sync::Mutex<Option<CachedObject<K>>>;
 
 struct CachedObject<K> {
     object: Arc<K>,
+    /// Time of the request.
     read: Instant,
 }
 
@@ -74,19 +79,21 @@ impl<K: Named> TtlCache<K> {
         let Some(max_age) = self.max_age() else {
             return self.read(namespace, name).await;
         };
-        let entry = self.entry(namespace, name);
+        let (entry, not_before) = self.entry(namespace, name);
         // Concurrent calls share one request.
         let mut cached = entry.lock().await;
         if let Some(cached) = &*cached
             && cached.read.elapsed() < max_age
+            && cached.read >= not_before
         {
             return Ok(Arc::clone(&cached.object));
         }
+        let read = Instant::now();
         match self.read(namespace, name).await {
             Ok(object) => {
                 *cached = Some(CachedObject {
                     object: Arc::clone(&object),
-                    read: Instant::now(),
+                    read,
                 });
                 Ok(object)
             }
@@ -101,6 +108,13 @@ impl<K: Named> TtlCache<K> {
                 }
                 None => Err(error),
             },
+        }
+    }
+
+    /// Takes no copy from before this call.
+    pub(super) fn renew(&self, key: &(String, String)) {
+        if let Some(entry) = self.entries.lock().get_mut(key) {
+            entry.not_before = Instant::now();
         }
     }
 
@@ -124,20 +138,18 @@ impl<K: Named> TtlCache<K> {
         Some(seconds.map_or(DEFAULT_AGE, Duration::from_secs))
     }
 
-    fn entry(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Arc<tokio::sync::Mutex<Option<CachedObject<K>>>> {
+    /// The copy of an object, and how old it may be.
+    fn entry(&self, namespace: &str, name: &str) -> (Arc<Copy<K>>, Instant) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         entries.retain(|_, entry| now - entry.used < self.idle);
         let key = (namespace.to_owned(), name.to_owned());
         let entry = entries.entry(key).or_insert_with(|| CacheEntry {
             used: now,
+            not_before: now,
             cached: Arc::default(),
         });
         entry.used = now;
-        Arc::clone(&entry.cached)
+        (Arc::clone(&entry.cached), entry.not_before)
     }
 }

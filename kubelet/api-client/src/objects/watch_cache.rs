@@ -7,7 +7,7 @@ use kube::{Client, Resource};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -60,14 +60,22 @@ pub(super) struct WatchCache<F: WatchTarget> {
 }
 
 struct WatchEntry<F: WatchTarget> {
-    known: StateReceiver<F>,
+    known: Arc<watch::Sender<Known<F>>>,
+    /// Signals that a final state is to be read again.
+    renewed: Arc<Notify>,
     /// Time of the last call.
     used: Instant,
 }
 
 /// The known state, or why there is none.
-type StateReceiver<F> = watch::Receiver<StateOrReason<F>>;
 type StateOrReason<F> = Result<<F as WatchTarget>::State, NoState>;
+
+/// What is known about a key.
+struct Known<F: WatchTarget> {
+    state: StateOrReason<F>,
+    /// Whether callers need not wait for the API server.
+    is_current: bool,
+}
 
 /// Why there is no known state.
 #[derive(Clone, Debug)]
@@ -140,34 +148,65 @@ impl<F: WatchTarget> WatchCache<F> {
     /// Why there is no known state.
     pub(super) async fn known(self: &Arc<Self>, key: F::Key) -> StateOrReason<F> {
         let mut known = self.subscribe(key);
-        drop(timeout(FIRST_ANSWER, known.wait_for(Result::is_ok)).await);
+        drop(timeout(FIRST_ANSWER, known.wait_for(|known| known.is_current)).await);
         let current = known.borrow();
-        current.clone()
+        current.state.clone()
+    }
+
+    /// Reads a final state again: the object may have been deleted and created again. Until the API
+    /// server has answered, calls wait for it as the first call does.
+    pub(super) fn renew(&self, key: &F::Key) {
+        let entries = self.entries.lock();
+        let Some(entry) = entries.get(key) else {
+            return;
+        };
+        let is_final = entry.known.send_if_modified(|known| {
+            let is_final = known.state.as_ref().is_ok_and(F::is_final);
+            known.is_current &= !is_final;
+            is_final
+        });
+        if is_final {
+            entry.renewed.notify_one();
+        }
     }
 
     /// The state of a key, whose watch starts if necessary.
-    fn subscribe(self: &Arc<Self>, key: F::Key) -> StateReceiver<F> {
+    fn subscribe(self: &Arc<Self>, key: F::Key) -> watch::Receiver<Known<F>> {
         let used = Instant::now();
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(&key) {
             entry.used = used;
-            return entry.known.clone();
+            return entry.known.subscribe();
         }
-        let (sender, known) = watch::channel(Err(NoState::NotSynced));
+        let (sender, known) = watch::channel(Known {
+            state: Err(NoState::NotSynced),
+            is_current: false,
+        });
         if !self.cancel.is_cancelled() {
+            let (sender, renewed) = (Arc::new(sender), Arc::new(Notify::new()));
             let entry = WatchEntry {
-                known: known.clone(),
+                known: Arc::clone(&sender),
+                renewed: Arc::clone(&renewed),
                 used,
             };
             entries.insert(key.clone(), entry);
-            self.tasks.spawn(Arc::clone(self).run_watch(key, sender));
+            self.tasks
+                .spawn(Arc::clone(self).run_watch(key, sender, renewed));
         }
         known
     }
 
-    async fn run_watch(self: Arc<Self>, key: F::Key, known: watch::Sender<StateOrReason<F>>) {
-        let changes = F::changes(self.client.clone(), &key);
-        let mut changes = Some(changes.with_watch_seconds(WATCH_SECONDS));
+    async fn run_watch(
+        self: Arc<Self>,
+        key: F::Key,
+        known: Arc<watch::Sender<Known<F>>>,
+        renewed: Arc<Notify>,
+    ) {
+        let start = || {
+            let changes = F::changes(self.client.clone(), &key);
+            Some(changes.with_watch_seconds(WATCH_SECONDS))
+        };
+        let mut changes = start();
         while let Some(idle_at) = self.idle_at(&key) {
             let change = async {
                 match &mut changes {
@@ -178,27 +217,34 @@ impl<F: WatchTarget> WatchCache<F> {
             let change = tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => return,
+                () = renewed.notified() => {
+                    changes = start();
+                    continue;
+                }
                 change = change => change,
                 () = sleep_until(idle_at) => continue,
             };
-            known.send_modify(|current| {
-                let change = match (change, &current) {
+            known.send_modify(|known| {
+                let change = match (change, &known.state) {
                     (Ok(change), _) => change,
                     // An error does not invalidate the known state.
                     (Err(_), Ok(_)) => return,
                     (Err(error), Err(_)) => {
-                        *current = Err(NoState::from(&error));
+                        known.state = Err(NoState::from(&error));
                         return;
                     }
                 };
-                let mut known =
-                    std::mem::replace(current, Err(NoState::NotSynced)).unwrap_or_default();
-                F::apply(&mut known, change);
-                if F::is_final(&known) {
+                let state = std::mem::replace(&mut known.state, Err(NoState::NotSynced));
+                let mut state = state.unwrap_or_default();
+                F::apply(&mut state, change);
+                if F::is_final(&state) {
                     debug!(?key, "stopped watching an immutable object");
                     changes = None;
                 }
-                *current = Ok(known);
+                *known = Known {
+                    state: Ok(state),
+                    is_current: true,
+                };
             });
         }
         debug!(?key, "stopped watching an unused object");
