@@ -276,12 +276,8 @@ impl Kubelet {
             events: events.clone(),
         }));
         let facts = NodeFacts::standalone(&local_node, &options.node_labels, &allocatable);
-        let node = Arc::new(NodeSource::new(
-            facts,
-            node_object.clone(),
-            last_node,
-            Arc::clone(&managers),
-        ));
+        let node = NodeSource::new(facts, node_object.clone(), last_node, Arc::clone(&managers));
+        let node = Arc::new(node.with_client(client.clone()));
         let csi_node = client
             .clone()
             .zip(node_object)

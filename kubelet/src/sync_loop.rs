@@ -1,6 +1,7 @@
 //! The sync loop: one task that receives every change and dispatches it to the worker of the pod.
 //! It waits for nothing except a runtime that can run pods.
 
+mod admission;
 mod inputs;
 mod monitor;
 mod waiting;
@@ -8,14 +9,13 @@ mod waiting;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_api_client::events::{EventRecorder, Subject};
+use kubelet_api_client::events::EventRecorder;
 use kubelet_cri_client::readiness::RuntimeReadiness;
 use kubelet_node::shutdown::NodeShutdown;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
     phase::Phase,
 };
-use kubelet_resource_managers::Admitted;
 use kubelet_runtime::{RuntimeManager, resize::ResizeTrigger};
 use retry_delay::RetryDelay;
 use tokio::time::{Instant, MissedTickBehavior, sleep, timeout_at};
@@ -25,16 +25,15 @@ use tracing::{debug, info, warn};
 use self::inputs::SyncLoopInput;
 pub(crate) use self::{inputs::SyncLoopInputs, monitor::LoopMonitor, waiting::WaitingPods};
 use crate::{
-    active_pods::active_pods,
     housekeeping::Housekeeping,
-    lifecycle::{Admission, AdmissionOutcome, NodeSource, preemption},
+    lifecycle::{Admission, NodeSource},
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
-    pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection},
+    pod::{manager::PodManager, mirror::MirrorPods},
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
     resource_holders::ResourceHolders,
     sources::update::{PodOperation, PodUpdate},
-    status::{StatusManager, Verdict},
+    status::StatusManager,
 };
 
 /// Between two rounds of housekeeping, as upstream.
@@ -51,7 +50,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// The sync loop and the parts that it calls.
 pub(crate) struct SyncLoop<'a> {
     pub(crate) admission: &'a Admission,
-    pub(crate) node: &'a NodeSource,
+    pub(crate) node: &'a Arc<NodeSource>,
     pub(crate) shutdown: &'a NodeShutdown,
     pub(crate) runtime: &'a RuntimeManager,
     pub(crate) readiness: &'a RuntimeReadiness,
@@ -108,7 +107,7 @@ impl SyncLoop<'_> {
                 _ = mirroring.tick() => {
                     self.pods.pods().iter().for_each(|pod| self.mirror_if_ended(pod));
                 }
-                Some(allocated) = self.waiting.next_allocated() => self.allocated(allocated),
+                Some(answer) = self.waiting.next_answer() => self.answered(answer),
                 input = inputs.next() => match input {
                     SyncLoopInput::Update(update) => self.update(update),
                     SyncLoopInput::Probe(uid) => self.probed(&uid),
@@ -267,8 +266,7 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// Adds pods. A restored pod is never rejected and preempts no other pod: both are final, and
-    /// the remembered node object may be out of date. It waits until its source sends it again.
+    /// Adds pods.
     fn add(&mut self, mut pods: Vec<Arc<Pod>>, operation: PodOperation) {
         self.runtime.want_resizes(ResizeTrigger::PodsAdded);
         // Oldest first: they are admitted first.
@@ -283,143 +281,29 @@ impl SyncLoop<'_> {
                 self.mirrored(&pod);
                 continue;
             }
-            let full_name = identity::full_name(&pod);
-            if let Some(mirror) = self.pods.mirror(&full_name)
+            if let Some(mirror) = self.pods.mirror(&identity::full_name(&pod))
                 && identity::is_mirror_of(&mirror, &pod)
             {
                 self.statuses.adopt(&pod, &mirror);
             }
-            let uid = PodUid::of(&pod);
             let runtime = self.runtime;
             let _placing = runtime.placing();
-            let others = self.active_pods_beside(&uid);
             self.pods.set(Arc::clone(&pod));
             runtime.objects().begin(&pod);
             let has_ended_here = self.statuses.recall(&pod);
-            let done = has_ended_here
-                || pod
-                    .status
-                    .as_ref()
-                    .is_some_and(|status| Phase::parse(status.phase.as_deref()).is_terminal());
+            let status = pod.status.as_ref();
+            let phase = status.and_then(|status| status.phase.as_deref());
+            let done = has_ended_here || Phase::parse(phase).is_terminal();
             // A pod that terminates or has ended needs no resources.
-            let admitted = if pod.metadata.deletion_timestamp.is_some() || done {
-                Ok(AdmissionOutcome::Now)
+            if done && !self.runs(&PodUid::of(&pod)) {
+                info!(pod = identity::full_name(&pod), pod_uid = %PodUid::of(&pod), "pod added");
+                self.workers.update_ended(&pod);
+            } else if done || pod.metadata.deletion_timestamp.is_some() {
+                self.run_admitted(&pod, done);
             } else {
-                let granted = self.runtime.granted(&pod);
-                let node = self.node.facts();
-                let allocate = || self.allocate(&granted);
-                let admitted = self.admission.admit(&granted, &node, &others, allocate);
-                if admitted == Ok(AdmissionOutcome::Now) {
-                    match self.allocate(&granted) {
-                        Ok(Admitted::Complete) => admitted,
-                        Ok(Admitted::AfterPlugins) => {
-                            let is_restored = operation == PodOperation::Restore;
-                            self.runtime.place(&pod);
-                            self.wait_for_plugins(&granted, is_restored);
-                            continue;
-                        }
-                        Err(_) if self.wait_for_resources(&pod) => continue,
-                        Err(rejection) => {
-                            self.admission.count_rejection(&rejection);
-                            Err(rejection)
-                        }
-                    }
-                } else {
-                    admitted
-                }
-            };
-            match admitted {
-                Ok(AdmissionOutcome::Now) => {
-                    info!(pod = full_name, pod_uid = %uid, "pod added");
-                    if !done {
-                        self.runtime.place(&pod);
-                    }
-                    // The pods that follow have its room.
-                    if done && !self.runs(&uid) {
-                        self.workers.update_ended(&pod);
-                    } else {
-                        self.workers.update(&pod);
-                    }
-                }
-                Ok(AdmissionOutcome::AfterPreemption(_)) if operation == PodOperation::Restore => {
-                    warn!(
-                        pod = full_name, pod_uid = %uid,
-                        "pod waits for the API server: it would preempt other pods"
-                    );
-                    self.undecided.insert(uid);
-                }
-                Err(rejection) if operation == PodOperation::Restore => {
-                    self.leave_undecided(&pod, &rejection);
-                }
-                Ok(AdmissionOutcome::AfterPreemption(victims)) => {
-                    self.runtime.place(&pod);
-                    self.preempt(&pod, &victims);
-                }
-                Err(rejection) => {
-                    warn!(
-                        pod = full_name, pod_uid = %uid, reason = rejection.reason,
-                        message = rejection.message, "pod rejected"
-                    );
-                    self.reject(&pod, rejection);
-                }
+                self.admit(&pod, None, operation);
             }
         }
-    }
-
-    /// Whether something of the pod runs, as far as the runtime has told.
-    fn runs(&self, uid: &PodUid) -> bool {
-        let listing = self.pleg.listing();
-        let record = listing.records.get(uid);
-        record.is_some_and(|record| record.runs())
-    }
-
-    /// Leaves a checkpointed pod that would be rejected to the API server, which may not have it any
-    /// more.
-    fn leave_undecided(&mut self, pod: &Pod, rejection: &Rejection) {
-        let uid = PodUid::of(pod);
-        warn!(
-            pod = identity::full_name(pod), pod_uid = %uid, reason = rejection.reason,
-            message = rejection.message, "pod waits for the API server: it would be rejected"
-        );
-        self.undecided.insert(uid);
-    }
-
-    /// Rejects the pod. Its running containers end first, and its resource claims are released; only then
-    /// does it fail, so that its replacement does not run beside it or with its devices.
-    fn reject(&mut self, pod: &Arc<Pod>, rejection: Rejection) {
-        let uid = PodUid::of(pod);
-        self.events
-            .warning(Subject::Pod(pod), &rejection.reason, &rejection.message);
-        let message = format!("Pod was rejected: {}", rejection.message);
-        let listing = self.pleg.listing();
-        let runs = listing.at.is_none() || listing.records.contains_key(&uid);
-        if !runs && !self.runtime.has_claims(&uid) {
-            self.rejected.insert(uid);
-            self.statuses.reject(pod, &rejection.reason, message);
-            return;
-        }
-        self.workers.update(pod);
-        let kill = Kill {
-            verdict: Some(Verdict {
-                always_fails: true,
-                reason: rejection.reason,
-                message,
-                disruption: None,
-            }),
-            ..Kill::default()
-        };
-        self.workers.kill(&uid, kill);
-    }
-
-    /// Kills pods to make room for a critical pod.
-    fn preempt(&mut self, pod: &Pod, victims: &[Arc<Pod>]) {
-        let uid = PodUid::of(pod);
-        info!(
-            pod = identity::full_name(pod), pod_uid = %uid, victims = victims.len(),
-            "pod waits for preempted pods to terminate"
-        );
-        let victims = preemption::end(victims, pod, self.workers, self.events);
-        self.waiting.add_for_pods(uid, victims);
     }
 
     fn remove(&mut self, pod: &Pod) {
@@ -443,18 +327,6 @@ impl SyncLoop<'_> {
             ..Kill::default()
         };
         self.workers.kill(&uid, kill);
-    }
-
-    /// The other active pods, with the resources granted to them. Undecided pods do not count.
-    fn active_pods_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
-        let others = active_pods(self.pods, self.statuses, self.workers).into_iter();
-        others
-            .filter(|other| {
-                let other = PodUid::of(other);
-                other != *uid && !self.undecided.contains(&other)
-            })
-            .map(|other| self.runtime.granted(&other))
-            .collect()
     }
 
     /// The result of a probe of the pod changed.

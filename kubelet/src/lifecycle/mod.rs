@@ -32,6 +32,10 @@ use crate::pod::{features::PodFeatures, rejection::Rejection};
 /// Reason of a critical pod for which no other pods can make room.
 const NO_VICTIMS: &str = "UnexpectedAdmissionError";
 
+/// Reason of a pod that does not fit the node's labels. They may have changed since the node was
+/// last seen here.
+pub const NODE_AFFINITY: &str = "NodeAffinity";
+
 /// The operating system of this node.
 const OS: &str = "linux";
 
@@ -98,9 +102,8 @@ impl Admission {
         {
             admitted = allocate().and(admitted);
         }
-        match &admitted {
-            Ok(admitted) => self.count_preempted(admitted, &shortages),
-            Err(rejection) => self.metrics.rejected(&rejection.reason),
+        if let Ok(admitted) = &admitted {
+            self.count_preempted(admitted, &shortages);
         }
         admitted
     }
@@ -124,7 +127,7 @@ impl Admission {
         allocated.map_err(|error| Rejection::new(error.reason(), error.to_string()))
     }
 
-    /// Counts a rejection for the reason that [`allocate`](Self::allocate) returned.
+    /// Counts a pod that is rejected.
     pub fn count_rejection(&self, rejection: &Rejection) {
         self.metrics.rejected(&rejection.reason);
     }
@@ -291,7 +294,7 @@ fn check_node(
     }
     if !node_affinity::matches(spec, &node.name, &node.labels) {
         let what = "node(s) didn't match Pod's node affinity/selector";
-        return Err(Rejection::predicate("NodeAffinity", what));
+        return Err(Rejection::predicate(NODE_AFFINITY, what));
     }
     let name = spec.node_name.as_deref().unwrap_or_default();
     if !name.is_empty() && name != node.name {

@@ -10,6 +10,7 @@ use std::{
 
 use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::{Api, Client};
 use kubelet_host::local_node::LocalNode;
 use kubelet_node::capacity::Quantities;
 use kubelet_pod_spec::{
@@ -34,6 +35,9 @@ pub struct NodeSource {
     pub standalone: NodeFacts,
     /// The node object, if there is an API server.
     pub object: Option<watch::Receiver<Option<Arc<Node>>>>,
+    /// What to ask for the node object as it is now: the watch may be behind the scheduler. `None`
+    /// without an API server.
+    api: Option<Api<Node>>,
     /// The node object as stored by an earlier kubelet, used until the API server has sent it.
     last_object: Option<Arc<Node>>,
     /// What containers have for themselves.
@@ -54,10 +58,17 @@ impl NodeSource {
         Self {
             standalone,
             object,
+            api: None,
             last_object,
             managers,
             has_group_policies: AtomicBool::default(),
         }
+    }
+
+    /// With the API server of `client`.
+    pub fn with_client(mut self, client: Option<Client>) -> Self {
+        self.api = client.map(Api::all);
+        self
     }
 
     /// Stores the runtime's features that do not depend on the handler.
@@ -68,7 +79,18 @@ impl NodeSource {
 
     /// The current facts.
     pub fn facts(&self) -> NodeFacts {
-        let mut facts = self.told_facts();
+        let told = self.object.as_ref().and_then(|node| node.borrow().clone());
+        self.facts_told(told)
+    }
+
+    /// What to ask for the node object; `None` without an API server.
+    pub fn api(&self) -> Option<Api<Node>> {
+        self.api.clone()
+    }
+
+    /// The facts with the node object that the API server `told`.
+    pub fn facts_told(&self, told: Option<Arc<Node>>) -> NodeFacts {
+        let mut facts = self.facts_of_object(told);
         if let Some(devices) = self.managers.devices() {
             if devices.is_unrecorded() {
                 // Pods that were bound to an earlier machine of this name.
@@ -84,8 +106,7 @@ impl NodeSource {
         facts
     }
 
-    fn told_facts(&self) -> NodeFacts {
-        let told = self.object.as_ref().and_then(|node| node.borrow().clone());
+    fn facts_of_object(&self, told: Option<Arc<Node>>) -> NodeFacts {
         let is_told = told.is_some();
         let own = || NodeFacts {
             has_group_policies: self.has_group_policies.load(Ordering::Relaxed),

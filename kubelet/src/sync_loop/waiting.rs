@@ -1,23 +1,24 @@
-//! Pods that are admitted, and cannot start yet: other pods must end first, or device plugins must be
+//! Pods that cannot start yet: other pods must end first, or device plugins or the API server must be
 //! asked.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_api_client::request::ask;
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_resource_managers::Admitted;
 use tokio::task::{AbortHandle, JoinSet};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::SyncLoop;
-use crate::pod::rejection::Rejection;
+use crate::{lifecycle::NodeFacts, pod::rejection::Rejection, sources::update::PodOperation};
 
 /// The pods that wait.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingPods {
     pods: BTreeMap<PodUid, WaitsFor>,
-    /// The tasks that ask device plugins.
-    questions: JoinSet<Allocated>,
+    /// The tasks that ask for them.
+    questions: JoinSet<Answered>,
 }
 
 /// What a pod waits for.
@@ -26,28 +27,39 @@ enum WaitsFor {
     /// These pods must end: because they are preempted, or because they have what the pod needs for
     /// itself.
     Pods(Vec<PodUid>),
-    Plugins(PluginQuestions),
+    Answer(Question),
 }
 
-/// Device plugins are asked, until this is dropped.
+/// Somebody is asked, until this is dropped.
 #[derive(Debug)]
-struct PluginQuestions {
+struct Question {
     task: AbortHandle,
     /// Whether the pod is a checkpointed one, which is never rejected.
     is_restored: bool,
 }
 
-impl Drop for PluginQuestions {
+impl Drop for Question {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// Device plugins have been asked for a pod.
+/// An answer about a pod.
 #[derive(Debug)]
-pub(super) struct Allocated {
+pub(super) struct Answered {
     uid: PodUid,
-    result: Result<(), Rejection>,
+    answer: Answer,
+}
+
+#[derive(Debug)]
+enum Answer {
+    /// Device plugins have been asked what was left to ask.
+    Plugins(Result<(), Rejection>),
+    /// The API server has been asked for the node, which was not as the pod wants it.
+    Node {
+        facts: Option<Box<NodeFacts>>,
+        before: Rejection,
+    },
 }
 
 impl WaitingPods {
@@ -62,8 +74,8 @@ impl WaitingPods {
 
     /// The source of a pod has sent it again: it is not only a checkpointed one.
     pub(super) fn told_again(&mut self, uid: &PodUid) {
-        if let Some(WaitsFor::Plugins(questions)) = self.pods.get_mut(uid) {
-            questions.is_restored = false;
+        if let Some(WaitsFor::Answer(question)) = self.pods.get_mut(uid) {
+            question.is_restored = false;
         }
     }
 
@@ -72,19 +84,19 @@ impl WaitingPods {
         self.pods.remove(uid).is_some()
     }
 
-    /// The next pod for which device plugins have been asked; `None` if they are asked for none.
-    pub(super) async fn next_allocated(&mut self) -> Option<(Allocated, bool)> {
+    /// The next answer, and whether its pod is a checkpointed one; `None` if nobody is asked.
+    pub(super) async fn next_answer(&mut self) -> Option<(Answered, bool)> {
         loop {
             match self.questions.join_next_with_id().await? {
-                Ok((id, allocated)) => {
+                Ok((id, answered)) => {
                     // Not one that a task for another pod of the same UID has replaced.
-                    let waits = self.pods.get(&allocated.uid);
-                    if let Some(WaitsFor::Plugins(questions)) = waits
-                        && questions.task.id() == id
+                    let waits = self.pods.get(&answered.uid);
+                    if let Some(WaitsFor::Answer(question)) = waits
+                        && question.task.id() == id
                     {
-                        let is_restored = questions.is_restored;
-                        self.pods.remove(&allocated.uid);
-                        return Some((allocated, is_restored));
+                        let is_restored = question.is_restored;
+                        self.pods.remove(&answered.uid);
+                        return Some((answered, is_restored));
                     }
                 }
                 Err(error) => {
@@ -130,42 +142,81 @@ impl SyncLoop<'_> {
 
     /// Asks device plugins what is left to ask, and lets the pod wait meanwhile.
     pub(super) fn wait_for_plugins(&mut self, pod: &Arc<Pod>, is_restored: bool) {
-        let uid = PodUid::of(pod);
-        let asks = {
-            let (admission, pod, uid) = (self.admission.clone(), Arc::clone(pod), uid.clone());
-            let syncer = Arc::clone(self.workers.syncer());
-            async move {
-                syncer.report_waiting(&pod).await;
-                let result = admission.allocate_devices(&pod).await;
-                Allocated { uid, result }
-            }
-        };
-        let questions = PluginQuestions {
-            task: self.waiting.questions.spawn(asks),
-            is_restored,
-        };
-        let waits = WaitsFor::Plugins(questions);
-        self.waiting.pods.insert(uid, waits);
+        let (admission, pod) = (self.admission.clone(), Arc::clone(pod));
+        let syncer = Arc::clone(self.workers.syncer());
+        self.wait_for_answer(PodUid::of(&pod), is_restored, async move {
+            syncer.report_waiting(&pod).await;
+            Answer::Plugins(admission.allocate_devices(&pod).await)
+        });
     }
 
-    /// Device plugins have been asked for a pod: runs it, or rejects it.
-    pub(super) fn allocated(&mut self, (allocated, is_restored): (Allocated, bool)) {
-        let Allocated { uid, result } = allocated;
+    /// Asks the API server for the node, and lets the pod wait meanwhile: the watch may be behind the
+    /// scheduler. Without an API server, the pod is rejected.
+    pub(super) fn ask_for_node(&mut self, pod: &Arc<Pod>, rejection: Rejection) {
+        let Some(api) = self.node.api() else {
+            self.reject(pod, rejection);
+            return;
+        };
+        let node = Arc::clone(self.node);
+        self.wait_for_answer(PodUid::of(pod), false, async move {
+            let asked = ask(api.get(&node.standalone.name)).await;
+            let asked = asked.inspect_err(|error| {
+                warn!(%error, "cannot read the node, whose labels a pod does not fit");
+            });
+            let facts = asked
+                .ok()
+                .map(|object| node.facts_told(Some(object.into())));
+            Answer::Node {
+                facts: facts.map(Box::new),
+                before: rejection,
+            }
+        });
+    }
+
+    fn wait_for_answer(
+        &mut self,
+        uid: PodUid,
+        is_restored: bool,
+        answer: impl Future<Output = Answer> + Send + 'static,
+    ) {
+        let of = uid.clone();
+        let task = self.waiting.questions.spawn(async move {
+            let answer = answer.await;
+            Answered { uid: of, answer }
+        });
+        let question = Question { task, is_restored };
+        self.waiting.pods.insert(uid, WaitsFor::Answer(question));
+    }
+
+    /// Runs a pod, or rejects it, by an answer about it.
+    pub(super) fn answered(&mut self, (answered, is_restored): (Answered, bool)) {
+        let Answered { uid, answer } = answered;
         let Some(pod) = self.pods.get(&uid) else {
             return;
         };
-        match result {
+        match answer {
             // It is run if the shutdown is cancelled.
-            Ok(()) if self.shutdown.is_under_way() => {
+            Answer::Plugins(Ok(())) if self.shutdown.is_under_way() => {
                 self.waiting.add_for_pods(uid, Vec::new());
             }
-            Ok(()) => self.run_allocated(&pod),
-            Err(_) if self.wait_for_resources(&pod) => {}
-            Err(rejection) if is_restored => {
+            Answer::Plugins(Ok(())) => self.run_allocated(&pod),
+            Answer::Plugins(Err(_)) if self.wait_for_resources(&pod) => {}
+            Answer::Plugins(Err(rejection)) if is_restored => {
                 self.runtime.ungrant(&uid);
                 self.leave_undecided(&pod, &rejection);
             }
-            Err(rejection) => self.reject_allocated(&pod, rejection),
+            Answer::Plugins(Err(rejection)) => self.reject_allocated(&pod, rejection),
+            Answer::Node {
+                facts: Some(facts), ..
+            } => {
+                let runtime = self.runtime;
+                let _placing = runtime.placing();
+                self.admit(&pod, Some(&facts), PodOperation::Add);
+            }
+            Answer::Node {
+                facts: None,
+                before,
+            } => self.reject(&pod, before),
         }
     }
 
@@ -209,7 +260,6 @@ impl SyncLoop<'_> {
 
     fn reject_allocated(&mut self, pod: &Arc<Pod>, rejection: Rejection) {
         self.runtime.ungrant(&PodUid::of(pod));
-        self.admission.count_rejection(&rejection);
         self.reject(pod, rejection);
     }
 }

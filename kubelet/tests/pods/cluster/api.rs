@@ -85,6 +85,12 @@ impl Api {
         self.0.bind(NAMESPACE, &name, "node").unwrap();
     }
 
+    /// Creates the node with a label.
+    pub(crate) fn label_node(&self, key: &str, value: &str) {
+        let node = json!({"metadata": {"name": "node", "labels": {key: value}}});
+        self.0.put("v1", "nodes", "", node).unwrap();
+    }
+
     /// Edits a pod.
     pub(crate) fn edit(&self, name: &str, edit: impl FnOnce(&mut Value)) {
         self.0.edit("v1", "pods", NAMESPACE, name, edit).unwrap();

@@ -203,6 +203,25 @@ async fn a_rejected_pod_has_failed_and_goes_when_it_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_label_that_the_scheduler_saw_first_counts() {
+    let joined = Joined::new();
+    let _member = joined.start().await;
+    // The kubelet's watch has not brought the label yet.
+    joined.api.label_node("disk", "ssd");
+    joined
+        .run("web", json!({"nodeSelector": {"disk": "ssd"}}))
+        .await;
+    joined.api.bind(pod(
+        "other",
+        "other",
+        json!({"nodeSelector": {"disk": "hdd"}}),
+    ));
+    joined.until_phase("other", "Failed", 5 * SECOND).await;
+    let status = joined.api.pod("other").unwrap().status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("NodeAffinity"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_does_not_concern_the_node_is_ignored() {
     let joined = Joined::new();
     let _member = joined.start().await;
