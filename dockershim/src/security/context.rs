@@ -1,6 +1,6 @@
 //! Security contexts.
 
-use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::models::{ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum};
 use cri_proto::runtime::v1::{
     Int64Value, LinuxContainerSecurityContext, LinuxSandboxSecurityContext, NamespaceOption,
 };
@@ -85,7 +85,10 @@ pub async fn apply_to_container(
         options.push(NO_NEW_PRIVILEGES.to_owned());
     }
     host.security_opt = Some(options);
-    if !context.privileged {
+    if context.privileged {
+        // It sees the node's cgroups by their names on the node, as with other runtimes.
+        host.cgroupns_mode = Some(HostConfigCgroupnsModeEnum::HOST);
+    } else {
         // Exactly what was requested: an empty list means unmasked, as for a pod's `procMount`.
         host.masked_paths = Some(context.masked_paths);
         host.readonly_paths = Some(context.readonly_paths);
@@ -133,6 +136,7 @@ mod tests {
         apply_to_container(Some(context), inputs, &mut host)
             .await
             .unwrap();
+        assert_eq!(host.cgroupns_mode, None);
         assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
         assert_eq!(host.masked_paths.unwrap(), ["/proc/kcore"]);
         assert_eq!(host.readonly_paths.unwrap(), [""; 0]);
@@ -157,6 +161,7 @@ mod tests {
         apply_to_container(Some(context), inputs, &mut host)
             .await
             .unwrap();
+        assert_eq!(host.cgroupns_mode, Some(HostConfigCgroupnsModeEnum::HOST));
         assert_eq!(host.security_opt.unwrap(), ["seccomp=unconfined"]);
     }
 
