@@ -183,7 +183,11 @@ async fn create_body(
         log_config: log_config(&shim.config),
         runtime: Some(sandbox.runtime.clone()).filter(|runtime| !runtime.is_empty()),
         devices: Some(devices::of_node(config.devices)?),
-        device_requests: Some(devices::cdi(config.cdi_devices, engine)?),
+        device_requests: Some(devices::cdi(
+            config.cdi_devices,
+            &config.annotations,
+            engine,
+        )?),
         group_add: Some(identity.groups()),
         cgroup_parent: pod_cgroup(engine, sandbox, pod.linux)?,
         annotations: annotations(
