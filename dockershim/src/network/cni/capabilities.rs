@@ -15,6 +15,10 @@ pub const PORT_MAPPINGS: &str = "portMappings";
 pub const IP_RANGES: &str = "ipRanges";
 const BANDWIDTH: &str = "bandwidth";
 const DNS: &str = "dns";
+/// The pod's annotations.
+const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+/// The pod's cgroup.
+const CGROUP: &str = "cgroupPath";
 /// The burst, in bits: effectively unlimited (2 Gbit).
 const BURST: i32 = i32::MAX;
 
@@ -47,6 +51,13 @@ pub fn of(config: &PodSandboxConfig, pod_cidrs: &[String]) -> Result<Map<String,
     }
     if let Some(dns) = config.dns_config.as_ref().and_then(dns) {
         arguments.insert(DNS.into(), dns);
+    }
+    if !config.annotations.is_empty() {
+        arguments.insert(ANNOTATIONS.into(), json!(config.annotations));
+    }
+    let linux = config.linux.as_ref();
+    if let Some(linux) = linux.filter(|linux| !linux.cgroup_parent.is_empty()) {
+        arguments.insert(CGROUP.into(), linux.cgroup_parent.clone().into());
     }
     Ok(arguments)
 }
@@ -82,7 +93,7 @@ fn dns(config: &DnsConfig) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use cri_proto::runtime::v1::{PortMapping, Protocol};
+    use cri_proto::runtime::v1::{LinuxPodSandboxConfig, PortMapping, Protocol};
 
     use super::*;
 
@@ -105,6 +116,11 @@ mod tests {
                 servers: vec!["10.96.0.10".into()],
                 ..Default::default()
             }),
+            annotations: [("vendor.io/vlan".to_owned(), "7".to_owned())].into(),
+            linux: Some(LinuxPodSandboxConfig {
+                cgroup_parent: "/kubepods/pod1".into(),
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let cidrs = ["10.1.0.0/24".to_owned(), "fd00::/64".to_owned()];
@@ -115,6 +131,8 @@ mod tests {
             }],
             "ipRanges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]],
             "dns": {"servers": ["10.96.0.10"]},
+            "io.kubernetes.cri.pod-annotations": {"vendor.io/vlan": "7"},
+            "cgroupPath": "/kubepods/pod1",
         });
         assert_eq!(Value::Object(arguments), expected);
         config.port_mappings[0].host_port = 70_000;
