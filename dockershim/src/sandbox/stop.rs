@@ -20,8 +20,8 @@ const SANDBOX_GRACE: Duration = Duration::from_secs(2);
 /// The number of containers stopped concurrently.
 const CONCURRENCY: usize = 8;
 
-/// Stops the sandbox's containers, detaches the sandbox from its network, and stops it. Succeeds if
-/// the sandbox does not exist or is not running.
+/// Stops the sandbox's containers, detaches the sandbox from its network, and stops it, even if it
+/// could not be detached. Succeeds if the sandbox does not exist or is not running.
 ///
 /// # Errors
 /// The error of the engine or a CNI plugin; `Unavailable` while the engine is away.
@@ -58,13 +58,27 @@ pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Err
         })
         .await?;
     // Before the sandbox stops, while the plugins can still remove its interfaces from the network
-    // namespace.
+    // namespace. A namespace is held until the sandbox is detached.
+    let mut detached = Ok(());
     if let Some(cni) = shim.cni.as_ref().filter(|_| sandbox.cni) {
         let netns = NetNs::of(&shim.processes, sandbox).await.ok();
-        cni.detach(&Pod::of(sandbox), netns).await?;
+        detached = cni.detach(&Pod::of(sandbox), netns).await;
     }
     if sandbox.runs() {
         stop_running(shim, sandbox.id(), SANDBOX_GRACE).await?;
+        return Ok(detached?);
     }
-    Ok(())
+    match detached {
+        // Nobody else can detach it either. Its attachment stays in the cache, and is tried again
+        // after the sandbox is removed.
+        Err(error) if error.is_missing_plugin() => {
+            tracing::warn!(
+                sandbox_id = sandbox.id(),
+                %error,
+                "a stopped sandbox stays attached to its network"
+            );
+            Ok(())
+        }
+        done => Ok(done?),
+    }
 }

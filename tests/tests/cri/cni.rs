@@ -245,8 +245,14 @@ async fn a_failing_plugin_leaves_nothing_behind() {
         let refused = refused.unwrap_err();
         assert!(refused.message().contains("not today"), "{refused:?}");
     }
-    write("NOTHING");
+    // It is stopped nevertheless, and can be removed without a plugin that is gone. Once the plugin
+    // is back, nothing is left of it.
+    let status = cri.pod_status(&pod).await.unwrap();
+    assert_eq!(status.state(), PodSandboxState::SandboxNotready);
+    fs::remove_file(&script).unwrap();
     cri.stop_pod(&pod).await.unwrap();
+    write("NOTHING");
+    cri.remove_pod(&pod).await.unwrap();
     ensure_nothing_is_left(&node).await.unwrap();
 }
 

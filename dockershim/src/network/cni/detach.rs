@@ -65,7 +65,9 @@ impl Cni {
         if held.is_none() {
             self.leftover_plugins.wait_or_kill(sandbox_id).await?;
         }
-        let netns = held.clone().or(netns);
+        // For later attempts, when the sandbox may be stopped.
+        *held = held.take().or(netns);
+        let netns = held.clone();
         while let Some(key) = keys.last() {
             match self.del(key, netns.as_ref()).await {
                 // A loopback interface leaves nothing behind when its namespace is gone.

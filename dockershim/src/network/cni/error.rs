@@ -60,6 +60,14 @@ pub enum CniError {
 }
 
 impl CniError {
+    /// Whether a plugin is not installed.
+    pub fn is_missing_plugin(&self) -> bool {
+        let Self::Plugin { source, .. } = self else {
+            return false;
+        };
+        matches!(source, PluginError::Missing(_))
+    }
+
     /// The gRPC code for CRI clients.
     pub fn code(&self) -> Code {
         match self {
