@@ -71,19 +71,21 @@ impl CgroupSettings {
         self.try_to_write(container, &mut attempts).await;
     }
 
-    /// Changes the settings of a running `container` for the rest of its life.
+    /// Changes the settings of a running `container` for the rest of its life. The others are
+    /// written, too: an update by the engine may have changed them.
     ///
     /// # Errors
     /// As `unified::apply`, or the change could not be saved for a later restart.
     pub async fn change(&self, container: &Container, change: Unified) -> Result<(), Error> {
+        // Serialises concurrent changes.
+        let mut attempts = self.attempts.lock().await;
         if change.is_empty() {
+            self.try_to_write(container, &mut attempts).await;
             return Ok(());
         }
-        // Serialises concurrent changes.
-        let _attempts = self.attempts.lock().await;
-        unified::apply(&self.cgroups, &self.processes, container, &change).await?;
         let mut wanted = self.wanted(container).await;
         wanted.extend(change);
+        unified::apply(&self.cgroups, &self.processes, container, &wanted).await?;
         let (changed, id) = (Arc::clone(&self.changed), container.id().to_owned());
         let saved = tokio::task::spawn_blocking(move || changed.save(&id, &wanted)).await;
         match saved {
@@ -238,6 +240,18 @@ mod tests {
         let change = Unified::from([("memory.high".to_owned(), "200".to_owned())]);
         settings.change(&container, change).await.unwrap();
         assert_eq!(node.file("memory.high"), "200");
+        // The engine updates other limits, and the runtime resets what it does not know.
+        let by_engine = |node: &Node| {
+            let group = node.dir.path().join("cgroup").join(ID);
+            fs::write(group.join("memory.oom.group"), "0").unwrap();
+        };
+        by_engine(&node);
+        settings.change(&container, Unified::new()).await.unwrap();
+        assert_eq!(node.file("memory.oom.group"), "1");
+        by_engine(&node);
+        let change = Unified::from([("memory.high".to_owned(), "200".to_owned())]);
+        settings.change(&container, change).await.unwrap();
+        assert_eq!(node.file("memory.oom.group"), "1");
         node.start(PID + 1);
         let again = node.settings();
         again.write_missing(&snapshot(PID + 1, &wanted)).await;
