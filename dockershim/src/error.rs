@@ -80,6 +80,17 @@ pub enum Error {
         /// The message of the engine or the registry.
         message: String,
     },
+    /// The registry of an image cannot be reached. The beginning is the kubelet's word for it.
+    #[error("RegistryUnavailable: pull image {image:?}: {message}")]
+    RegistryUnavailable {
+        /// The requested reference.
+        image: String,
+        /// The message of the engine.
+        message: String,
+    },
+    /// An image mount failed. The beginning is the kubelet's word for it.
+    #[error("ImageVolumeMountFailed: {0}")]
+    ImageMount(Box<Self>),
     /// A file on the node could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     File {
@@ -135,6 +146,11 @@ impl Error {
         }
     }
 
+    /// The failure of an image mount for this reason.
+    pub fn of_image_mount(self) -> Self {
+        Self::ImageMount(Box::new(self))
+    }
+
     /// The gRPC code for CRI clients.
     pub fn code(&self) -> Code {
         match self {
@@ -147,6 +163,9 @@ impl Error {
             Self::NotSynced(_) => Code::Unavailable,
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Pull { code, .. } => *code,
+            // The kubelet takes only this code's message as it is.
+            Self::RegistryUnavailable { .. } => Code::Unknown,
+            Self::ImageMount(why) => why.code(),
             Self::Token(TokenError::TooMany) => Code::ResourceExhausted,
             Self::File { .. }
             | Self::Checkpoint(_)

@@ -87,7 +87,7 @@ async fn create_known(
             .refresh(&container_id)
             .await
             .map_err(Error::from),
-        failed => failed,
+        Err(error) => Err(error.of_image_mount()),
     };
     if let Err(error) = checked {
         // The container is unusable or unknown, and must not keep its name.

@@ -46,8 +46,9 @@ pub(super) async fn apply_mounts(
         if image_mounts::is_image_mount(&mount) {
             let field = format!("config.mounts[{index}]");
             let path = mount.container_path.clone();
-            let (mount, image) =
-                image_mounts::prepare(shim, engine, &field, mount, &images).await?;
+            let (mount, image) = image_mounts::prepare(shim, engine, &field, mount, &images)
+                .await
+                .map_err(Error::of_image_mount)?;
             docker.push(mount);
             images.insert(path, image);
             continue;

@@ -13,7 +13,7 @@ use crate::{
     engine::{Cause, Credentials, EngineError},
     images::{
         Reference,
-        pulls::{Pull, PullFailure, PullKey},
+        pulls::{Pull, PullCause, PullFailure, PullKey},
     },
 };
 
@@ -49,10 +49,16 @@ pub async fn by_name(
         let start = || start(Arc::clone(shim), key.clone(), credentials);
         pulls.entry(key.clone()).or_insert_with(start).clone()
     };
-    pull.await.map_err(|failure| Error::Pull {
-        image: name.to_owned(),
-        code: failure.code,
-        message: failure.message,
+    pull.await.map_err(|failure| {
+        let (image, message) = (name.to_owned(), failure.message);
+        match failure.cause {
+            PullCause::Registry(Code::Unavailable) => Error::RegistryUnavailable { image, message },
+            PullCause::Registry(code) | PullCause::Node(code) => Error::Pull {
+                image,
+                code,
+                message,
+            },
+        }
     })
 }
 
@@ -67,7 +73,7 @@ fn start(shim: Arc<Shim>, key: PullKey, credentials: Option<Credentials>) -> Pul
     async move {
         task.await.unwrap_or_else(|_| {
             Err(PullFailure {
-                code: Code::Internal,
+                cause: PullCause::Node(Code::Internal),
                 message: "internal error in the shim; see its log".into(),
             })
         })
@@ -93,11 +99,11 @@ async fn run(
     let inspected = shim.images.inspect(&shim.engine, &name).await;
     let known = inspected.map_err(|error| match error {
         Error::NotFound { .. } => PullFailure {
-            code: Code::NotFound,
+            cause: PullCause::Node(Code::NotFound),
             message: "the image was removed right after it was pulled".into(),
         },
         other => PullFailure {
-            code: other.code(),
+            cause: PullCause::Node(other.code()),
             message: other.to_string(),
         },
     })?;
@@ -109,11 +115,13 @@ async fn run(
 impl From<EngineError> for PullFailure {
     fn from(error: EngineError) -> Self {
         let message = error.cause.to_string();
-        let code = match &error.cause {
-            Cause::Refused { .. } | Cause::NotFound(_) | Cause::Conflict(_) => code_of(&message),
-            _ => Error::from(error).code(),
+        let cause = match &error.cause {
+            Cause::Refused { .. } | Cause::NotFound(_) | Cause::Conflict(_) => {
+                PullCause::Registry(code_of(&message))
+            }
+            _ => PullCause::Node(Error::from(error).code()),
         };
-        Self { code, message }
+        Self { cause, message }
     }
 }
 

@@ -19,6 +19,15 @@ pub(crate) type Pull = Shared<BoxFuture<'static, Result<String, PullFailure>>>;
 /// A failure that can be reported to several requests.
 #[derive(Debug, Clone)]
 pub(crate) struct PullFailure {
-    pub(crate) code: Code,
+    pub(crate) cause: PullCause,
     pub(crate) message: String,
+}
+
+/// What made a pull fail, with the gRPC code for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PullCause {
+    /// The registry's answer, or that there was none.
+    Registry(Code),
+    /// The engine or the shim.
+    Node(Code),
 }
