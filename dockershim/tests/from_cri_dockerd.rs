@@ -19,7 +19,13 @@ use tonic::{Code, Request};
 const APP: &str = "e2e.local/app:1";
 
 fn pod(name: &str) -> PodSandboxConfig {
-    let pairs = [("vendor.io/memory", "1"), ("run.oci.handler", "krun")];
+    let pairs = [
+        ("vendor.io/memory", "1"),
+        ("run.oci.handler", "krun"),
+        ("org.systemd.property.DevicePolicy", "'auto'"),
+        ("org.criu.config", "/etc/shadow"),
+        ("bundle", "/"),
+    ];
     PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: name.into(),
@@ -71,12 +77,15 @@ async fn a_runtime_that_was_asked_for_by_name_gets_the_pods_annotations() {
     let engine = FakeEngine::start();
     engine.add_image(APP, false);
     let node = Node::synced(&engine).await;
-    let plain = run(&node, "plain", "").await.unwrap();
-    assert_eq!(engine.host_config(&plain)["Annotations"], Value::Null);
+    for handler in ["", "docker"] {
+        let plain = run(&node, &format!("plain{handler}"), handler).await;
+        let given = &engine.host_config(&plain.unwrap())["Annotations"];
+        assert_eq!(*given, Value::Null, "{handler}");
+    }
     let sandbox = run(&node, "sandboxed", "runc").await.unwrap();
     let container = node.create(&sandbox, "main", APP).await.unwrap();
     for id in [&sandbox, &container] {
-        // A pod cannot set annotations that crun itself interprets.
+        // A pod cannot set annotations that runtimes themselves interpret.
         let expected = json!({ "vendor.io/memory": "1" });
         assert_eq!(engine.host_config(id)["Annotations"], expected);
     }

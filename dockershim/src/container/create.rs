@@ -224,7 +224,9 @@ async fn create_body(
     let relabel = context
         .as_ref()
         .is_some_and(|c| c.selinux_options.is_some());
-    let images = mounts::apply_mounts(shim, config.mounts, relabel, engine, &mut host).await?;
+    let handler = &sandbox.status.runtime_handler;
+    let images =
+        mounts::apply_mounts(shim, config.mounts, relabel, engine, handler, &mut host).await?;
     if let Some(labels) = &mut body.labels {
         labels.extend(labels::image_mounts::label(&images));
     }

@@ -11,14 +11,20 @@ use crate::{Error, Shim, engine::Connection, labels::image_mounts::ImageMountsBy
 /// The first kernel version with recursively read-only mounts.
 const RECURSIVE_KERNEL: (u32, u32) = (5, 12);
 
-/// Whether recursively read-only mounts are supported.
-pub fn can_be_recursively_read_only(engine: &Connection) -> bool {
-    engine.serves(1, 44) && kernel() >= Some(RECURSIVE_KERNEL)
+/// Whether the engine, its kernel and the runtime of this handler support recursively read-only
+/// mounts.
+pub fn can_be_recursively_read_only(engine: &Connection, handler: &str) -> bool {
+    engine.serves(1, 44)
+        && kernel(engine) >= Some(RECURSIVE_KERNEL)
+        && engine
+            .info
+            .runtimes
+            .can_mount_recursively_read_only(handler)
 }
 
-fn kernel() -> Option<(u32, u32)> {
-    let name = rustix::system::uname();
-    let mut parts = name.release().to_str().ok()?.split(['.', '-']);
+fn kernel(engine: &Connection) -> Option<(u32, u32)> {
+    let release = engine.info.kernel.as_deref()?;
+    let mut parts = release.split(['.', '-']);
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
@@ -34,13 +40,15 @@ pub(super) async fn apply_mounts(
     mounts: Vec<Mount>,
     relabel: bool,
     engine: &Connection,
+    handler: &str,
     host: &mut HostConfig,
 ) -> Result<ImageMountsByPath, Error> {
     let mut docker = Vec::with_capacity(mounts.len());
     let mut binds = Vec::new();
     let mut images = ImageMountsByPath::new();
+    let can_recurse = can_be_recursively_read_only(engine, handler);
     for (index, mount) in mounts.iter().enumerate() {
-        check(index, mount, can_be_recursively_read_only(engine))?;
+        check(index, mount, can_recurse)?;
     }
     for (index, mount) in mounts.into_iter().enumerate() {
         if image_mounts::is_image_mount(&mount) {

@@ -3,6 +3,8 @@
 use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum};
 use cri_proto::runtime::v1::CgroupDriver;
 
+use super::oci_runtimes::OciRuntimes;
+
 /// The engine's description of itself, read at every connect.
 #[derive(Debug, Clone)]
 pub struct EngineInfo {
@@ -16,8 +18,8 @@ pub struct EngineInfo {
     pub root_dir: String,
     /// The storage driver, such as `overlay2`.
     pub storage_driver: String,
-    /// The low-level runtimes that a sandbox can request by name.
-    pub runtimes: Vec<String>,
+    /// The low-level runtimes that sandboxes can request.
+    pub runtimes: OciRuntimes,
     /// The enabled security features: `seccomp`, `apparmor`, `selinux`, ...
     pub security: Vec<String>,
     /// The engine's clock, as Unix time in nanoseconds.
@@ -28,8 +30,8 @@ pub struct EngineInfo {
 
 impl From<SystemInfo> for EngineInfo {
     fn from(info: SystemInfo) -> Self {
-        let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
-        runtimes.sort_unstable();
+        let default = info.default_runtime.unwrap_or_default();
+        let runtimes = OciRuntimes::new(default, &info.runtimes.unwrap_or_default());
         Self {
             version: info.server_version.unwrap_or_default(),
             kernel: info.kernel_version.filter(|release| !release.is_empty()),

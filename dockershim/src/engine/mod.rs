@@ -18,6 +18,7 @@ mod info;
 mod locality;
 mod logs;
 mod observe;
+mod oci_runtimes;
 mod output;
 mod probe;
 mod tls;
@@ -47,6 +48,7 @@ pub use info::EngineInfo;
 pub use locality::EngineLocality;
 pub use logs::{LogPiece, LogPieces};
 pub use observe::Observe;
+pub use oci_runtimes::is_default_handler;
 pub use output::{OutputError, carry};
 pub use probe::{OLDEST_API, Probe, ProbeError, probe};
 

@@ -13,7 +13,7 @@ use crate::{
     Error, Shim,
     cgroup_parent::cgroup_parent,
     container::create::create_named,
-    engine::{Connection, NewContainer},
+    engine::{Connection, NewContainer, is_default_handler},
     image::pause,
     labels, naming,
     network::{
@@ -31,9 +31,6 @@ type Arguments = serde_json::Map<String, serde_json::Value>;
 const OOM_SCORE_ADJ: i64 = -998;
 /// The sandbox's CPU shares, the minimum.
 const CPU_SHARES: i64 = 2;
-/// The handler name of the engine's default runtime in runtime classes, as in cri-dockerd.
-const DEFAULT_HANDLER: &str = "docker";
-const SHIM_PREFIX: &str = "io.containerd.";
 /// The maximum length of a Linux hostname.
 const MAX_HOSTNAME: usize = 64;
 
@@ -232,19 +229,17 @@ fn create_body(
 }
 
 fn runtime(handler: &str, engine: &Connection) -> Result<Option<String>, Error> {
-    if handler.is_empty() || handler == DEFAULT_HANDLER {
+    if is_default_handler(handler) {
         return Ok(None);
     }
-    // The engine does not list containerd shims, which are found by name.
-    let is_shim = handler.starts_with(SHIM_PREFIX);
-    if is_shim || engine.info.runtimes.iter().any(|name| name == handler) {
+    if engine.info.runtimes.has(handler) {
         return Ok(Some(handler.to_owned()));
     }
     Err(Error::invalid(
         "runtime_handler",
         format!(
             "{handler:?}; available in the engine: {}",
-            engine.info.runtimes.join(", ")
+            engine.info.runtimes.names().collect::<Vec<_>>().join(", ")
         ),
     ))
 }

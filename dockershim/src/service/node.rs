@@ -71,11 +71,11 @@ pub(super) async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     let mut info = BTreeMap::new();
     let mut runtime_handlers = Vec::new();
     if let ConnectionState::Connected(engine) = &*state {
-        let names = std::iter::once("").chain(engine.info.runtimes.iter().map(String::as_str));
+        let names = engine.info.runtimes.handlers();
         runtime_handlers.extend(names.map(|name| RuntimeHandler {
             name: name.into(),
             features: Some(RuntimeHandlerFeatures {
-                recursive_read_only_mounts: can_be_recursively_read_only(engine),
+                recursive_read_only_mounts: can_be_recursively_read_only(engine, name),
                 user_namespaces: false,
             }),
         }));
