@@ -12,14 +12,13 @@ use kube::{
 };
 use kubelet_host::repeatable::blocking;
 use kubelet_http::{
-    roots::{Roots, RootsError},
+    roots::{self, Roots, RootsError},
     unverified,
 };
 use kubelet_pacing::token_bucket::TokenBucket;
 use tokio::time;
 use tokio_rustls::rustls::{
-    self, ClientConfig, RootCertStore,
-    crypto::ring,
+    self, ClientConfig,
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
 use tokio_util::sync::CancellationToken;
@@ -202,20 +201,12 @@ fn tls(access: &ClusterAccess) -> Result<ClientConfig, ClientError> {
     };
     let invalid =
         |error: &dyn ToString| access.field_error(("certificate-authority", error.to_string()));
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&authorities) {
-        let certificate = certificate.map_err(|error| invalid(&error))?;
-        roots.add(certificate).map_err(|error| invalid(&error))?;
-    }
-    if roots.is_empty() {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&authorities).collect();
+    let found = found.map_err(|error| invalid(&error))?;
+    if found.is_empty() {
         return Err(invalid(&"there is no certificate in PEM").into());
     }
-    Ok(
-        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth(),
-    )
+    Ok(roots::client_config(found).map_err(|error| invalid(&error))?)
 }
 
 #[cfg(test)]

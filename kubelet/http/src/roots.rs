@@ -77,19 +77,9 @@ impl Roots {
     /// # Errors
     /// See [`RootsError`].
     pub fn blocking_client_config(&self) -> Result<ClientConfig, RootsError> {
-        let Some((roots, trusted)) = self.0.iter().find_map(|path| read(path)) else {
-            return Err(self.none());
-        };
-        let provider = Arc::new(ring::default_provider());
-        let issued =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                .build()?;
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Trust { issued, trusted }))
-            .with_no_client_auth();
-        Ok(config)
+        let found = self.0.iter().map(|path| read(path));
+        let found = found.into_iter().find(|found| !found.is_empty());
+        client_config(found.ok_or_else(|| self.none())?)
     }
 
     fn none(&self) -> RootsError {
@@ -98,17 +88,33 @@ impl Roots {
     }
 }
 
-/// The certificates in a file, and their digests; empty if the file cannot be read.
-fn read(path: &Path) -> Option<(RootCertStore, BTreeSet<[u8; 32]>)> {
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .ok()?
-        .flatten()
-        .collect();
-    let digests = found.iter().map(digest).collect();
+/// The certificates in a file; empty if the file cannot be read.
+fn read(path: &Path) -> Vec<CertificateDer<'static>> {
+    let found = CertificateDer::pem_file_iter(path);
+    found.into_iter().flatten().flatten().collect()
+}
+
+/// A client configuration that trusts `certificates`, of which those that webpki rejects are trusted
+/// only as servers' own: bundles contain a few.
+///
+/// # Errors
+/// [`RootsError::Unusable`] if no certificate is usable, [`RootsError::Tls`].
+pub fn client_config(
+    certificates: Vec<CertificateDer<'static>>,
+) -> Result<ClientConfig, RootsError> {
+    let trusted = certificates.iter().map(digest).collect();
     let mut roots = RootCertStore::empty();
-    // Bundles contain a few certificates that webpki rejects.
-    roots.add_parsable_certificates(found);
-    (!roots.is_empty()).then_some((roots, digests))
+    roots.add_parsable_certificates(certificates);
+    let provider = Arc::new(ring::default_provider());
+    let issued =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()?;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Trust { issued, trusted }))
+        .with_no_client_auth();
+    Ok(config)
 }
 
 fn digest(certificate: &CertificateDer<'_>) -> [u8; 32] {

@@ -67,13 +67,20 @@ struct CertifiedKeyPem {
 /// Answers `/whoami` with the client's certificate, user agent and token, and `/watch` with one
 /// line of an endless body.
 async fn serve(authority: &Authority, host: &str) -> SocketAddr {
+    serve_as(authority, authority.issue(host)).await
+}
+
+/// Like [`serve`], with this certificate.
+async fn serve_as(
+    authority: &Authority,
+    (certificate, key): (CertificateDer<'static>, KeyPair),
+) -> SocketAddr {
     let mut roots = RootCertStore::empty();
     roots.add(authority.certificate.clone()).unwrap();
     let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
         .allow_unauthenticated()
         .build()
         .unwrap();
-    let (certificate, key) = authority.issue(host);
     let mut config = ServerConfig::builder()
         .with_client_cert_verifier(verifier)
         .with_single_cert(
@@ -285,5 +292,30 @@ async fn only_a_server_of_the_authority_is_trusted_unless_any_is() {
     };
     ask("").await.unwrap_err();
     let text = ask(", insecure-skip-tls-verify: true").await.unwrap();
+    assert!(text.contains("Bearer t"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_is_the_authority_is_trusted() {
+    // As `openssl req -x509` makes it.
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap().der().clone();
+    let authority = Authority {
+        issuer: Issuer::new(params, KeyPair::generate().unwrap()),
+        certificate: certificate.clone(),
+    };
+    let address = serve_as(&authority, (certificate, key)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let ask = async |authority: &Authority| {
+        let url = format!("https://{address}");
+        let text = kubeconfig(authority, &url, "", "token: t");
+        let server = ApiServer::new(&access(&dir, &text).unwrap()).unwrap();
+        let request = Request::get("/whoami").body(Vec::new()).unwrap();
+        server.client(None).request_text(request).await
+    };
+    ask(&Authority::new()).await.unwrap_err();
+    let text = ask(&authority).await.unwrap();
     assert!(text.contains("Bearer t"), "{text}");
 }
