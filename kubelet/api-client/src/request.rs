@@ -1,6 +1,10 @@
 //! Requests to the API server, and their errors.
 
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error,
+    io::{self, ErrorKind},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -12,6 +16,14 @@ use tokio::time;
 
 /// Default deadline of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Errors of connections that had been made.
+const BROKEN: [ErrorKind; 4] = [
+    ErrorKind::BrokenPipe,
+    ErrorKind::ConnectionAborted,
+    ErrorKind::ConnectionReset,
+    ErrorKind::UnexpectedEof,
+];
 
 const FORBIDDEN: u16 = 403;
 const GONE: u16 = 410;
@@ -52,6 +64,30 @@ impl ApiError {
             self,
             Self::Unreachable(_) | Self::Silent(_) | Self::Unable(_)
         )
+    }
+
+    /// Whether the API server cannot handle the request now.
+    pub const fn is_unable(&self) -> bool {
+        matches!(self, Self::Unable(_))
+    }
+
+    /// Whether a connection ended before the response.
+    pub fn is_broken_off(&self) -> bool {
+        let Self::Unreachable(error) = self else {
+            return false;
+        };
+        let mut cause = Some(error as &(dyn Error + 'static));
+        while let Some(error) = cause {
+            let io = error.downcast_ref::<io::Error>();
+            let hyper = error.downcast_ref::<hyper::Error>();
+            if io.is_some_and(|error| BROKEN.contains(&error.kind()))
+                || hyper.is_some_and(|error| error.is_incomplete_message() || error.is_canceled())
+            {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
     }
 
     /// Whether there was no response at all: the connection may be dead.
