@@ -46,19 +46,18 @@ impl CriClient {
     }
 
     /// Writes a checkpoint of a running container to the request's location. Its timeout
-    /// (seconds) replaces the usual deadline, unless it is zero.
+    /// (seconds) replaces the usual deadline if it is longer; the runtime gets the one that applies.
     ///
     /// # Errors
     /// The call failed.
     pub async fn checkpoint_container(
         &self,
-        request: CheckpointContainerRequest,
+        mut request: CheckpointContainerRequest,
     ) -> Result<(), CriError> {
         let id = request.container_id.clone();
-        let deadline = match u64::try_from(request.timeout) {
-            Ok(seconds) if seconds > 0 => Duration::from_secs(seconds),
-            _ => self.timeout,
-        };
+        let wanted = Duration::from_secs(u64::try_from(request.timeout).unwrap_or_default());
+        let deadline = wanted.max(self.timeout);
+        request.timeout = i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX);
         let mut client = self.runtime.clone();
         let call = client.checkpoint_container(request);
         self.within(deadline, "CheckpointContainer", &id, call)

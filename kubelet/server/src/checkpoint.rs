@@ -67,6 +67,9 @@ async fn checkpoint<V: NodeView>(
         let reason = format!("checkpointing of {namespace}/{name}/{container} failed ({reason})");
         Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, reason))
     };
+    if timeout < 0 {
+        return Err(failed("timeout: must be > 0".to_owned()));
+    }
     let container_id = target::running_container(view, &pod, container)
         .await
         .map_err(|error| failed(error.to_string()))?

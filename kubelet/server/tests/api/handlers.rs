@@ -61,6 +61,8 @@ async fn a_checkpoint_is_written_by_the_runtime() {
         .path()
         .join("checkpoints/checkpoint-web_default-app-");
     assert!(location.starts_with(prefix.to_str().unwrap()), "{location}");
+    let negative = "/checkpoint/default/web/app?timeout=-1";
+    assert_eq!(admin.request("POST", negative, "").await.status, 500);
     for (path, status) in [
         ("/checkpoint/default/gone/app", 404),
         ("/checkpoint/default/web/none", 404),
