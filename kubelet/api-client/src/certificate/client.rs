@@ -219,13 +219,15 @@ fn present(
             Some(source) => {
                 let read = source.read().ok();
                 let pair = read.and_then(|(certificate, key)| Pair::parse(&certificate, &key).ok());
-                // kubeadm expects the certificate there, and points the kubeconfig to it.
-                let valid = pair.as_ref().filter(|pair| holds(pair, now));
+                // kubeadm expects the certificate there, and points the kubeconfig to it. Files
+                // of others stay the source.
+                let is_inline = !source.is_in_files();
+                let valid = pair.as_ref().filter(|pair| is_inline && holds(pair, now));
                 let stored = valid.map(|pair| pairs.update(pair));
                 if let Some(Err(error)) = stored {
                     warn!(%error, "cannot store the client certificate from the kubeconfig");
                 }
-                (pair, true)
+                (pair, is_inline)
             }
             None => (None, false),
         },

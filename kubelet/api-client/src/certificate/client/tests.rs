@@ -232,6 +232,43 @@ async fn a_bootstrap_token_gets_a_certificate_and_a_kubeconfig() {
 }
 
 #[tokio::test]
+async fn a_certificate_in_files_stays_there_until_it_is_due() {
+    let (cluster, url) = Cluster::start(false).await;
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path(), &url, true);
+    let file = dir.path().join("own.pem");
+    fs::write(&file, cluster.pair()).unwrap();
+    let inline = BASE64.encode(cluster.pair());
+    for (user, is_foreign) in [
+        (
+            format!("client-certificate: {0}, client-key: {0}", file.display()),
+            false,
+        ),
+        (
+            format!("client-certificate-data: {inline}, client-key-data: {inline}"),
+            true,
+        ),
+    ] {
+        let text = fs::read_to_string(options.bootstrap_kubeconfig.as_ref().unwrap()).unwrap();
+        let text = text.replace("token: abcdef.0123456789abcdef", &user);
+        fs::write(&options.kubeconfig, text).unwrap();
+        let (_, state) = open(&options).unwrap();
+        let CertificateState::Present {
+            pair,
+            is_foreign: is_due,
+            ..
+        } = state
+        else {
+            panic!("{user}: no certificate");
+        };
+        assert!(pair.is_some(), "{user}");
+        assert_eq!(is_due, is_foreign, "{user}");
+        let stored = dir.path().join("pki/kubelet-client-current.pem").exists();
+        assert_eq!(stored, is_foreign, "{user}");
+    }
+}
+
+#[tokio::test]
 async fn a_certificate_is_renewed_before_it_expires() {
     let (cluster, url) = Cluster::start(false).await;
     let dir = tempfile::tempdir().unwrap();
