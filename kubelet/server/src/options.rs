@@ -27,8 +27,7 @@ pub struct SecureOptions {
     pub node_name: String,
     /// The kubelet's root directory (`--root-dir`).
     pub root_dir: PathBuf,
-    /// Source of its certificate. A certificate signed by the API server replaces a self-signed
-    /// one.
+    /// Source of its certificate, unless the API server signs one.
     pub certificate: CertificateSource,
     /// TLS versions and cipher suites (`tlsMinVersion`, `tlsCipherSuites`).
     pub tls: TlsParameters,

@@ -21,7 +21,7 @@ use super::{
     reviews::Reviews,
     tls::{
         Tls,
-        certificate::{CertificateFiles, ServingCertificate},
+        certificate::{CertificateFiles, ServingCertificate, SignedOrFiles},
         client_authority::ClientAuthority,
         self_signed,
     },
@@ -149,7 +149,11 @@ fn read(
     signed: Option<Arc<dyn ServingCertificate>>,
 ) -> Result<CertificateAndAuthority, ServerError> {
     let certificate: Arc<dyn ServingCertificate> = match (&options.certificate, signed) {
-        (CertificateSource::Files { certificate, key }, _) => {
+        (CertificateSource::Files { certificate, key }, Some(signed)) => Arc::new(SignedOrFiles {
+            signed,
+            files: CertificateFiles::load(certificate, key)?,
+        }),
+        (CertificateSource::Files { certificate, key }, None) => {
             Arc::new(CertificateFiles::load(certificate, key)?)
         }
         (CertificateSource::SelfSigned(_), Some(signed)) => signed,

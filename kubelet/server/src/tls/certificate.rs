@@ -86,6 +86,21 @@ impl ServingCertificate for SignedCertificate {
     }
 }
 
+/// The certificate that the API server signs, or the one from files until there is one.
+#[derive(Debug)]
+pub struct SignedOrFiles {
+    /// The certificate that the API server signs.
+    pub signed: Arc<dyn ServingCertificate>,
+    /// The certificate from files.
+    pub files: CertificateFiles,
+}
+
+impl ServingCertificate for SignedOrFiles {
+    fn current(&self) -> Result<Arc<CertifiedKey>, CertificateError> {
+        self.signed.current().or_else(|_| self.files.current())
+    }
+}
+
 /// A certificate from files (`tlsCertFile`, `tlsPrivateKeyFile`), reloaded when they change. If the
 /// new files are unusable, the old certificate stays in use.
 #[derive(Debug)]
@@ -183,6 +198,25 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Certificate
 #[cfg(test)]
 mod tests {
     use super::{super::self_signed, *};
+
+    #[test]
+    fn the_certificate_from_files_serves_until_the_api_server_has_signed_one() {
+        let [first, second] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [certificate, key] = self_signed::ensure(first.path(), "node").unwrap();
+        let files = CertificateFiles::load(&certificate, &key).unwrap();
+        let own = files.current().unwrap();
+        let (sender, pairs) = watch::channel(None);
+        let both = SignedOrFiles {
+            signed: Arc::new(SignedCertificate::new(pairs)),
+            files,
+        };
+        assert!(Arc::ptr_eq(&both.current().unwrap(), &own));
+        let [certificate, key] = self_signed::ensure(second.path(), "node").unwrap();
+        let [certificate, key] = [certificate, key].map(|path| std::fs::read(path).unwrap());
+        let signed = Arc::new(Pair::parse(&certificate, &key).unwrap());
+        sender.send_replace(Some(Arc::clone(&signed)));
+        assert!(Arc::ptr_eq(&both.current().unwrap(), &signed.key));
+    }
 
     #[test]
     fn changed_files_are_read_again_and_broken_ones_are_not_used() {
