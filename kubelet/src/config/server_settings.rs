@@ -95,7 +95,7 @@ pub(super) fn server_options(
             &config.healthz_bind_address,
             config.healthz_port.unwrap_or_default(),
         ),
-        read_only: address(&config.address, config.read_only_port).filter(|_| enabled),
+        read_only: address(&config.address, config.read_only_port),
         secure: secure.map(|address| SecureOptions {
             address,
             node_name: node_name.to_owned(),
