@@ -97,7 +97,7 @@ impl LogOptions {
 
 /// Parses a boolean query parameter as the API server does.
 fn is_true(value: &str) -> bool {
-    !matches!(value, "false" | "0")
+    !value.eq_ignore_ascii_case("false") && value != "0"
 }
 
 fn integer(value: &str) -> Result<i64, OptionsError> {
@@ -122,6 +122,7 @@ mod tests {
         };
         let all = options(&[("follow", "true"), ("tailLines", "5"), ("limitBytes", "9")]).unwrap();
         assert!(all.follow && !all.timestamps);
+        assert!(!options(&[("follow", "False")]).unwrap().follow);
         assert_eq!((all.tail_lines, all.limit_bytes), (Some(5), Some(9)));
         assert_eq!(
             options(&[("tailLines", "5"), ("tail", "all")])
