@@ -84,6 +84,10 @@ const CURVES: [(i32, &dyn SupportedKxGroup); 3] = [
     (29, kx_group::X25519),
 ];
 
+/// Key exchanges that upstream has and this kubelet lacks: they are left out.
+/// P-521, SecP256r1MLKEM768, X25519MLKEM768 and SecP384r1MLKEM1024.
+const LACKING_CURVES: [i32; 4] = [25, 4587, 4588, 4589];
+
 /// TLS versions, cipher suites and key exchanges of the secure port.
 #[derive(Clone, Debug)]
 pub struct TlsParameters {
@@ -159,11 +163,18 @@ impl TlsParameters {
                     "tlsCurvePreferences: invalid value {curve}: must not be repeated"
                 )),
                 Some((_, key_exchange)) => parameters.key_exchanges.push(*key_exchange),
+                None if LACKING_CURVES.contains(curve) => {}
                 None => faults.push(format!(
                     "tlsCurvePreferences: invalid value {curve}: this kubelet has 23 (P-256), 24 \
                      (P-384) and 29 (X25519)"
                 )),
             }
+        }
+        if parameters.key_exchanges.is_empty() && faults.is_empty() {
+            faults.push(format!(
+                "tlsCurvePreferences: invalid value {curves:?}: this kubelet has only 23 (P-256), \
+                 24 (P-384) and 29 (X25519)"
+            ));
         }
         if faults.is_empty() {
             Ok(parameters)
@@ -197,12 +208,15 @@ mod tests {
         };
         assert_eq!(names(&[24, 29]), ["secp384r1", "X25519"]);
         assert_eq!(names(&[]).len(), 3);
-        let faults = parse(&[23, 23, 4588]).unwrap_err();
+        assert_eq!(names(&[4588, 29]), ["X25519"]);
+        let faults = parse(&[23, 23, 22]).unwrap_err();
         assert!(faults[0].contains("23: must not be repeated"), "{faults:?}");
         assert!(
-            faults[1].contains("4588: this kubelet has 23 (P-256)"),
+            faults[1].contains("22: this kubelet has 23 (P-256)"),
             "{faults:?}"
         );
+        let faults = parse(&[4588]).unwrap_err();
+        assert!(faults[0].contains("has only 23 (P-256)"), "{faults:?}");
     }
 
     #[test]
