@@ -57,7 +57,7 @@ pub(super) struct Limits {
     head_bytes: usize,
     /// Deadline of a request's head, including the idle time before it.
     head_time: Duration,
-    /// Maximum age of a connection.
+    /// Maximum age of a connection. A request that is in flight then has as much time again.
     lifetime: Duration,
 }
 
@@ -255,14 +255,18 @@ async fn serve_connection(
             .serve_connection(TokioIo::new(stream), answer)
             .with_upgrades()
     );
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => Some(ended),
-        () = cancel.cancelled() => None,
-        () = time::sleep(lifetime) => None,
-    };
+    let mut ended = cancel
+        .run_until_cancelled(time::timeout(lifetime, connection.as_mut()))
+        .await;
+    if matches!(ended, Some(Err(_))) {
+        // The request in flight may have begun only now.
+        connection.as_mut().graceful_shutdown();
+        let last = time::timeout(lifetime, connection.as_mut());
+        ended = cancel.run_until_cancelled(last).await;
+    }
     let ended = match ended {
-        Some(ended) => ended,
+        Some(Ok(ended)) => ended,
+        Some(Err(_)) => Ok(()),
         None => {
             connection.as_mut().graceful_shutdown();
             time::timeout(FAREWELL, connection).await.unwrap_or(Ok(()))

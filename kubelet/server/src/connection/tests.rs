@@ -7,7 +7,7 @@ use std::{
 use axum::routing::get;
 use futures::stream;
 use parking_lot::Mutex;
-use tokio::io::ReadBuf;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 
 use super::*;
 
@@ -123,4 +123,32 @@ async fn what_is_there_whole_tells_its_length() {
     let answer = flushed.concat();
     assert!(answer.to_lowercase().contains("content-length: 5\r\n"));
     assert!(answer.ends_with("\r\n\r\nwhole"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_at_the_end_of_a_connection_is_answered() {
+    let limits = Limits {
+        lifetime: Duration::from_secs(20),
+        ..Limits::OPEN
+    };
+    let slow = get(|| async {
+        time::sleep(Duration::from_secs(15)).await;
+        "late"
+    });
+    let places = ConnectionLimiter::new("test", OPEN_ROOM);
+    let routes = Router::new().route("/slow", slow);
+    let service = Service::open(routes, limits, Arc::clone(&places));
+    let (mut client, server) = tokio::io::duplex(4096);
+    let served = tokio::spawn(async move {
+        let place = Arc::new(places.admit(None));
+        serve_stream(server, service, &place, CancellationToken::new()).await;
+    });
+    time::sleep(Duration::from_secs(19)).await;
+    let request = b"GET /slow HTTP/1.1\r\nhost: node\r\n\r\n";
+    client.write_all(request).await.unwrap();
+    // Until the connection ends.
+    let mut text = String::new();
+    client.read_to_string(&mut text).await.unwrap();
+    assert!(text.ends_with("late"), "{text}");
+    served.await.unwrap();
 }
