@@ -21,6 +21,9 @@ use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 /// Validity of a certificate.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// What stands between the node and the time in the name of a kubelet's own CA, as upstream.
+const AUTHORITY: &str = "-ca@";
+
 /// Why a certificate cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfSignedError {
@@ -35,6 +38,17 @@ pub enum SelfSignedError {
         /// The cause.
         source: io::Error,
     },
+    /// The files are somebody else's.
+    #[error(
+        "--cert-dir: {} and {} are not a pair, and were not made by a kubelet: complete or remove \
+         them, or set tlsCertFile", certificate.display(), key.display()
+    )]
+    Foreign {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The key.
+        key: PathBuf,
+    },
     /// It cannot be signed for this node.
     #[error("cannot generate a self-signed certificate for {node_name:?}: {source}")]
     Sign {
@@ -45,15 +59,26 @@ pub enum SelfSignedError {
     },
 }
 
-/// The certificate and key files in `dir` (`kubelet.crt`, `kubelet.key`), created if one is missing
-/// or the certificate has expired.
+/// The certificate and key files in `dir` (`kubelet.crt`, `kubelet.key`), created if there are none.
+/// Those of a kubelet are created again once the certificate has expired or the key is lost; a pair
+/// of somebody else is used as it is.
 ///
 /// # Errors
-/// The files cannot be created.
+/// The files cannot be created, or somebody else's are not a pair.
 pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedError> {
     let [certificate, key] = [dir.join("kubelet.crt"), dir.join("kubelet.key")];
-    if key.exists() && is_valid(&certificate) {
-        return Ok([certificate, key]);
+    let (has_certificate, has_key) = (certificate.exists(), key.exists());
+    let is_somebodys = match has_certificate {
+        true => match state(&certificate) {
+            CertificateState::Valid if has_key => return Ok([certificate, key]),
+            CertificateState::Foreign if has_key => return Ok([certificate, key]),
+            CertificateState::Foreign => true,
+            CertificateState::Valid | CertificateState::Renewable => false,
+        },
+        false => has_key,
+    };
+    if is_somebodys {
+        return Err(SelfSignedError::Foreign { certificate, key });
     }
     let (certificate_pem, key_pem) =
         generate(node_name).map_err(|source| SelfSignedError::Sign {
@@ -84,16 +109,38 @@ pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedErr
     }
 }
 
-fn is_valid(certificate: &Path) -> bool {
-    let Ok(pem) = fs::read(certificate) else {
-        return false;
-    };
+/// What a certificate file is.
+enum CertificateState {
+    /// A kubelet's, and valid.
+    Valid,
+    /// A kubelet's, and expired.
+    Renewable,
+    /// Of somebody else, or unreadable.
+    Foreign,
+}
+
+fn state(certificate: &Path) -> CertificateState {
+    let pem = fs::read(certificate).unwrap_or_default();
     let Ok(der) = CertificateDer::from_pem_slice(&pem) else {
-        return false;
+        return CertificateState::Foreign;
     };
-    X509Certificate::from_der(&der).is_ok_and(|(_, certificate)| {
-        certificate.validity().not_after.timestamp() > clock::now().as_second()
-    })
+    let Ok((_, certificate)) = X509Certificate::from_der(&der) else {
+        return CertificateState::Foreign;
+    };
+    let mut issuers = certificate.issuer().iter_common_name();
+    if !issuers.any(|name| name.as_str().is_ok_and(is_own_authority)) {
+        return CertificateState::Foreign;
+    }
+    match certificate.validity().not_after.timestamp() > clock::now().as_second() {
+        true => CertificateState::Valid,
+        false => CertificateState::Renewable,
+    }
+}
+
+/// Whether a CA has a name as kubelets give: the node, and the time in seconds.
+fn is_own_authority(name: &str) -> bool {
+    let stamp = name.rsplit_once(AUTHORITY).map(|(_, stamp)| stamp);
+    stamp.is_some_and(|stamp| stamp.parse::<u64>().is_ok())
 }
 
 fn generate(node_name: &str) -> Result<(String, String), rcgen::Error> {
@@ -103,7 +150,7 @@ fn generate(node_name: &str) -> Result<(String, String), rcgen::Error> {
     let stamp = clock::now().as_second();
 
     let mut authority = CertificateParams::new(Vec::new())?;
-    let name = format!("{node_name}-ca@{stamp}");
+    let name = format!("{node_name}{AUTHORITY}{stamp}");
     authority.distinguished_name.push(DnType::CommonName, name);
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     authority.key_usages = vec![
@@ -159,5 +206,31 @@ mod tests {
         fs::remove_file(&key).unwrap();
         ensure(&pki, "node-1").unwrap();
         assert_ne!(fs::read(&certificate).unwrap(), made, "created again");
+    }
+
+    #[test]
+    fn a_pair_of_somebody_else_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let [certificate, key] = ["kubelet.crt", "kubelet.key"].map(|name| dir.path().join(name));
+        let own_key = KeyPair::generate().unwrap();
+        let mut expired = CertificateParams::new(vec!["node-1".to_owned()]).unwrap();
+        expired.not_after = (SystemTime::from(clock::now()) - VALIDITY).into();
+        let expired = expired.self_signed(&own_key).unwrap().pem();
+        for (text, is_complete) in [(&*expired, true), ("not PEM", true), (&*expired, false)] {
+            fs::write(&certificate, text).unwrap();
+            fs::write(&key, own_key.serialize_pem()).unwrap();
+            if is_complete {
+                ensure(dir.path(), "node-1").unwrap();
+                assert!(key.exists());
+            } else {
+                fs::remove_file(&key).unwrap();
+                let error = ensure(dir.path(), "node-1").unwrap_err().to_string();
+                assert!(error.contains("kubelet.key are not a pair"), "{error}");
+            }
+            assert_eq!(fs::read_to_string(&certificate).unwrap(), text);
+        }
+        fs::rename(&certificate, &key).unwrap();
+        ensure(dir.path(), "node-1").unwrap_err();
+        assert!(key.exists());
     }
 }
