@@ -26,7 +26,7 @@ use kubelet_cri_client::CriClient;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use self::{
     credentials::{Credentials, TrackedCredential},
@@ -142,6 +142,25 @@ impl ImageManager {
         };
         if let Ok(None) = self.cri.image_status(spec).await {
             self.records.forget(id, pulls).await;
+        }
+    }
+
+    /// Forgets who may use images that are gone, no matter who removed them: if such an image is
+    /// preloaded again, every pod may use it.
+    pub async fn forget_absent(&self) {
+        let Some(pulls) = self.records.completed_pulls() else {
+            return;
+        };
+        match self.cri.list_images().await {
+            Ok(images) => {
+                // Runtimes may call a pulled image by a digest.
+                let names = images
+                    .into_iter()
+                    .flat_map(|image| image.repo_digests.into_iter().chain([image.id]));
+                let present = names.collect();
+                self.records.forget_all_but(present, pulls).await;
+            }
+            Err(error) => debug!(%error, "cannot list images; keeping the records of pulls"),
         }
     }
 

@@ -51,6 +51,10 @@ impl ImageHost for NodeImages {
     fn image_removed<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(self.runtime.images().forget(id))
     }
+
+    fn period_ended(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.runtime.images().forget_absent())
+    }
 }
 
 fn references(pod: &Pod) -> Vec<String> {

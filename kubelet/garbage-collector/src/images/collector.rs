@@ -122,6 +122,7 @@ impl ImageCollector {
             let mut has_failed = false;
             loop {
                 has_failed = self.collect_or_report(has_failed).await;
+                self.host.period_ended().await;
                 sleep(PERIOD).await;
             }
         };

@@ -31,4 +31,7 @@ pub trait ImageHost: Send + Sync {
 
     /// Called after an image was removed. A pull may have brought it back by then.
     fn image_removed<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()>;
+
+    /// Called after each period. Others may have removed images.
+    fn period_ended(&self) -> BoxFuture<'_, ()>;
 }

@@ -6,7 +6,7 @@ pub mod policy;
 mod record;
 mod store;
 
-use std::{io, path::Path, sync::Arc};
+use std::{collections::BTreeSet, io, path::Path, sync::Arc};
 
 use cri_proto::runtime::v1::Image;
 use image_reference::ImageReference;
@@ -213,6 +213,14 @@ impl PullRecords {
             .await;
         if let Err(error) = forgotten {
             warn!(image_id = id, %error, "cannot remove the pull record of a removed image");
+        }
+    }
+
+    /// Removes the records of images that were not `present` after this number of pulls.
+    pub(super) async fn forget_all_but(&self, present: BTreeSet<String>, pulls: u64) {
+        let forgotten = self.blocking(move |store| store.forget_all_but(&present, pulls));
+        if let Err(error) = forgotten.await {
+            warn!(%error, "cannot remove the pull records of removed images");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Files of the pull records. All functions here may block.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, DirBuilder},
     io,
     os::unix::fs::DirBuilderExt as _,
@@ -69,23 +69,7 @@ impl Store {
     /// Images whose pulls were started and not finished, by any kubelet.
     pub(super) fn intents(&self) -> Vec<String> {
         let _held = self.begun.lock();
-        let entries = fs::read_dir(&self.pulling).into_iter().flatten().flatten();
-        let mut images: Vec<String> = entries
-            .filter(|entry| {
-                let name = entry.file_name();
-                let name = name.to_string_lossy();
-                name.starts_with(PREFIX) && !name.ends_with(TEMPORARY)
-            })
-            .filter_map(|entry| {
-                let intent = read::<ImagePullIntent>(&entry.path());
-                intent
-                    .inspect_err(|error| {
-                        let path = entry.path();
-                        warn!(path = %path.display(), %error, "cannot read a pull record");
-                    })
-                    .ok()
-                    .flatten()
-            })
+        let mut images: Vec<String> = read_all::<ImagePullIntent>(&self.pulling)
             .filter(ImagePullIntent::is_known)
             .map(|intent| intent.image)
             .collect();
@@ -206,6 +190,38 @@ impl Store {
         }
         remove(&self.pulled.join(file_name(id)))
     }
+
+    /// Like [`Self::forget`], for all images that were not `present`.
+    pub(super) fn forget_all_but(&self, present: &BTreeSet<String>, pulls: u64) -> io::Result<()> {
+        let begun = self.begun.lock();
+        if !begun.is_empty() || self.pulls.load(Ordering::Relaxed) != pulls {
+            return Ok(());
+        }
+        let records = read_all::<ImagePulledRecord>(&self.pulled);
+        let known = records.filter(ImagePulledRecord::is_known);
+        let mut absent = known.filter(|record| !present.contains(&record.image_ref));
+        absent.try_for_each(|record| remove(&self.pulled.join(file_name(&record.image_ref))))
+    }
+}
+
+/// The records in a directory; those that cannot be read are logged and skipped.
+fn read_all<T: DeserializeOwned>(dir: &Path) -> impl Iterator<Item = T> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let records = entries.filter(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with(PREFIX) && !name.ends_with(TEMPORARY)
+    });
+    records.filter_map(|entry| {
+        let path = entry.path();
+        let record = read(&path);
+        record
+            .inspect_err(|error| {
+                warn!(path = %path.display(), %error, "cannot read a pull record");
+            })
+            .ok()
+            .flatten()
+    })
 }
 
 /// Image names are not valid file names, so they are hashed.

@@ -259,3 +259,24 @@ async fn the_record_of_a_removed_image_goes_unless_it_may_be_back() {
     records.forget(ID, absent_after).await;
     assert_eq!(files(&dir, "pulled").len(), 0);
 }
+
+#[tokio::test]
+async fn the_records_of_images_that_others_removed_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir);
+    for (image, id) in [("a:1", ID), ("b:1", "sha256:b")] {
+        let pull = records.begin(image).await.unwrap();
+        pull.done(id, None).await;
+    }
+    let pulls = completed_pulls(&records).await;
+    let foreign = dir.path().join("image_manager/pulled/sha256-0");
+    std::fs::write(&foreign, "{}").unwrap();
+    records
+        .forget_all_but([ID.to_owned()].into(), pulls - 1)
+        .await;
+    assert_eq!(files(&dir, "pulled").len(), 3);
+    records.forget_all_but([ID.to_owned()].into(), pulls).await;
+    assert_eq!(files(&dir, "pulled").len(), 2);
+    assert!(records.store.record(ID).unwrap().is_some());
+    assert!(foreign.exists());
+}

@@ -48,6 +48,10 @@ impl ImageHost for Host {
     fn image_removed<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async { self.0.lock().removed.push(id.to_owned()) })
     }
+
+    fn period_ended(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// A node with a runtime, a directory and a file system.
