@@ -206,7 +206,7 @@ async fn create_body(
         user: Some(identity.user()),
         entrypoint: given(config.command),
         cmd: given(config.args),
-        env: Some(environment(config.envs)?),
+        env: Some(environment(config.envs)),
         working_dir: Some(config.working_dir).filter(|directory| !directory.is_empty()),
         labels: Some(docker_labels),
         open_stdin: Some(config.stdin),
@@ -393,17 +393,11 @@ fn log_path(directory: &str, path: &str) -> Result<String, Error> {
         .into_owned())
 }
 
-fn environment(envs: Vec<KeyValue>) -> Result<Vec<String>, Error> {
-    let pair = |(index, env): (usize, KeyValue)| {
-        let value = String::from_utf8(env.value).map_err(|_| {
-            Error::invalid(
-                format!("config.envs[{index}].value"),
-                format!("{} is not UTF-8, which the engine's API requires", env.key),
-            )
-        })?;
-        Ok(format!("{}={value}", env.key))
-    };
-    envs.into_iter().enumerate().map(pair).collect()
+/// Bytes that are not UTF-8 are replaced, because the engine's API is JSON; as with cri-dockerd.
+fn environment(envs: Vec<KeyValue>) -> Vec<String> {
+    let envs = envs.into_iter();
+    envs.map(|env| format!("{}={}", env.key, String::from_utf8_lossy(&env.value)))
+        .collect()
 }
 
 /// The image's default if nothing is given.
@@ -428,13 +422,12 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_no_text_is_named() {
+    fn a_variable_that_is_no_text_becomes_one() {
         let env = |value: &[u8]| KeyValue {
             key: "K".into(),
             value: value.to_vec(),
         };
-        assert_eq!(environment(vec![env(b"a=b")]).unwrap(), ["K=a=b"]);
-        let error = environment(vec![env(b"x"), env(b"\xff")]).unwrap_err();
-        assert!(error.to_string().contains("envs[1]"), "{error}");
+        let texts = environment(vec![env(b"a=b"), env(b"\xffb")]);
+        assert_eq!(texts, ["K=a=b", "K=\u{FFFD}b"]);
     }
 }

@@ -124,6 +124,21 @@ async fn a_pod_made_again_has_the_immutable_config_map_that_was_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bytes_in_a_secret_do_not_keep_a_container_from_starting() {
+    let objects = Arc::new(MemoryObjects::default());
+    let metadata = json!({"namespace": "default", "name": "keys"});
+    let data = json!({"STORE": "/mE=", "USER": "YWRtaW4="});
+    objects.put("secret", json!({"metadata": metadata, "data": data}));
+    let node = Node::with_objects(objects);
+    let kubelet = node.start();
+    let spec = spec(json!({"envFrom": [{"secretRef": {"name": "keys"}}]}));
+    kubelet.add(pod("web", "u1", spec)).await;
+    kubelet.until_phase("web", "Running", 10 * SECOND).await;
+    let found = environment(&node.runtime);
+    assert_eq!((&*found["STORE"], &*found["USER"]), ("\u{FFFD}a", "admin"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_alone_has_no_config_maps() {
     let node = Node::new();
     let kubelet = node.start();

@@ -43,11 +43,9 @@ impl<'a> ConfigData<'a> {
                 return Ok(Vec::new());
             };
             let data = secret.data.iter().flatten();
-            data.map(|(key, value)| {
-                let text = self.text(&reference.name, key, &value.0)?;
-                Ok((key.clone(), text))
-            })
-            .collect()
+            Ok(data
+                .map(|(key, value)| (key.clone(), text(&value.0)))
+                .collect())
         } else {
             Ok(Vec::new())
         }
@@ -81,7 +79,7 @@ impl<'a> ConfigData<'a> {
         };
         let data = secret.data.as_ref();
         match data.and_then(|data| data.get(&selector.key)) {
-            Some(value) => self.text(&selector.name, &selector.key, &value.0).map(Some),
+            Some(value) => Ok(Some(text(&value.0))),
             None if optional => Ok(None),
             None => Err(self.no_key("Secret", &selector.name, &selector.key)),
         }
@@ -138,14 +136,6 @@ impl<'a> ConfigData<'a> {
         }
     }
 
-    fn text(&self, name: &str, key: &str, value: &[u8]) -> Result<String, EnvError> {
-        String::from_utf8(value.to_vec()).map_err(|_| EnvError::NotText {
-            key: key.to_owned(),
-            namespace: self.namespace.to_owned(),
-            name: name.to_owned(),
-        })
-    }
-
     fn no_key(&self, kind: &'static str, name: &str, key: &str) -> EnvError {
         EnvError::Key {
             key: key.to_owned(),
@@ -154,4 +144,10 @@ impl<'a> ConfigData<'a> {
             name: name.to_owned(),
         }
     }
+}
+
+/// A secret's value as a variable. Runtimes keep environments in JSON, where bytes that are not UTF-8
+/// are replaced; a keystore beside texts does not keep a container from starting.
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
 }

@@ -63,16 +63,6 @@ pub enum EnvError {
         /// Name of the object.
         name: String,
     },
-    /// The value in a secret is not valid UTF-8.
-    #[error("key {key} in Secret {namespace}/{name} is not valid UTF-8")]
-    NotText {
-        /// The key.
-        key: String,
-        /// Namespace of the pod.
-        namespace: String,
-        /// Name of the secret.
-        name: String,
-    },
     /// `fileKeyRef` references an unknown volume, or one without a directory.
     #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
     FileVolume(String),
