@@ -34,6 +34,7 @@ mod pod_resources;
 mod probes;
 mod program_arguments;
 mod resize;
+mod resize_after_takeover;
 mod restart_rules;
 mod restarts;
 mod run_once;

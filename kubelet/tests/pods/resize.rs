@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use fake_runtime::{Fault, Times, Usage, Verb};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
-use kubelet_cri_client::labels;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 
-fn resources(cpu: &str, memory: &str) -> Value {
+pub(crate) fn resources(cpu: &str, memory: &str) -> Value {
     json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "2", "memory": memory}})
 }
 
-fn sized(resources: &Value, policy: &str) -> Pod {
+pub(crate) fn sized(resources: &Value, policy: &str) -> Pod {
     pod(
         "web",
         "u1",
@@ -28,7 +27,7 @@ fn sized(resources: &Value, policy: &str) -> Pod {
     )
 }
 
-fn condition(kubelet: &Running, type_: &str) -> Option<PodCondition> {
+pub(crate) fn condition(kubelet: &Running, type_: &str) -> Option<PodCondition> {
     let conditions = kubelet.status("web").conditions.unwrap_or_default();
     conditions.into_iter().find(|c| c.type_ == type_)
 }
@@ -38,7 +37,7 @@ fn shown(kubelet: &Running) -> Value {
 }
 
 /// CPU shares and memory limit of the container in the runtime.
-fn actual(node: &Node) -> (i64, i64) {
+pub(crate) fn actual(node: &Node) -> (i64, i64) {
     let config = node.runtime.running("c")[0].config.clone();
     let resources = config.linux.unwrap().resources.unwrap();
     (resources.cpu_shares, resources.memory_limit_in_bytes)
@@ -167,31 +166,6 @@ async fn what_was_granted_outlives_the_kubelet() {
         .add(sized(&resources("300m", "128Mi"), "RestartContainer"))
         .await;
     until("the CPU", 5 * SECOND, || actual(&node) == (307, 128 << 20)).await;
-    assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_container_of_another_kubelet_is_resized() {
-    let node = Node::new();
-    let kubelet = node.start();
-    let small = resources("100m", "64Mi");
-    kubelet.add(sized(&small, "NotRequired")).await;
-    kubelet.until_phase("web", "Running", 3 * SECOND).await;
-    kubelet.stop().await;
-    // The other one keeps its records elsewhere.
-    node.runtime.remove_annotation(labels::CONTAINER_RESOURCES);
-    let record = node.dir.path().join("kubelet/pods/u1/resources.json");
-    std::fs::remove_file(record).unwrap();
-
-    let kubelet = node.start();
-    kubelet.add(sized(&small, "NotRequired")).await;
-    kubelet.until_phase("web", "Running", 3 * SECOND).await;
-    let more = resources("200m", "128Mi");
-    kubelet.update(sized(&more, "NotRequired")).await;
-    until("the resize", 10 * SECOND, || {
-        actual(&node) == (204, 128 << 20)
-    })
-    .await;
     assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
 }
 

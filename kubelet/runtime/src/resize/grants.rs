@@ -14,7 +14,9 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tracing::{info, warn};
 
 use super::{
-    RESIZE_IN_PROGRESS, RESIZE_PENDING, ResizeRefusal, ResizeReport, all_containers, changed,
+    RESIZE_IN_PROGRESS, RESIZE_PENDING, ResizeRefusal, ResizeReport, all_containers,
+    another_kubelet::grant_in_status,
+    changed,
     checkpoint::{self, Checkpoint},
     condition,
     cpu_memory::CpuMemory,
@@ -63,10 +65,11 @@ pub(super) struct PodGrant {
 }
 
 impl PodGrant {
-    /// The grant of a newly admitted pod: as stored by the previous kubelet, else its spec.
+    /// The grant of a newly admitted pod: as stored by the previous kubelet, or as told by another
+    /// one, else its spec.
     fn of(pod: &Arc<Pod>, before: Option<Checkpoint>) -> Self {
         let is_kept = before.is_some();
-        let before = before.unwrap_or_default();
+        let before = before.or_else(|| grant_in_status(pod)).unwrap_or_default();
         let condition = |type_| {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
             conditions.iter().find(|c| c.type_ == type_).cloned()
@@ -182,8 +185,8 @@ impl RuntimeManager {
         self.grants.placing.lock()
     }
 
-    /// The pod with its granted resources, by this kubelet or the previous one; unchanged if it has
-    /// no grant.
+    /// The pod with its granted resources, by this kubelet, the previous one or another; unchanged if
+    /// it has no grant.
     pub fn granted(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let uid = PodUid::of(pod);
         if let Some(placed) = self.placed(&uid) {
@@ -191,7 +194,10 @@ impl RuntimeManager {
         }
         match self.grants.before.lock().get(&uid) {
             Some(before) => before.laid_over(pod),
-            None => Arc::clone(pod),
+            None => match grant_in_status(pod) {
+                Some(told) => told.laid_over(pod),
+                None => Arc::clone(pod),
+            },
         }
     }
 

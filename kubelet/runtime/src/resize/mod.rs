@@ -5,6 +5,7 @@
 //! in the pod's directory, so that they survive a restart of the kubelet.
 
 mod actuate;
+mod another_kubelet;
 mod checkpoint;
 mod cpu_memory;
 mod events;
