@@ -371,6 +371,12 @@ impl ModelSync {
             .sandboxes()
             .filter(|s| !s.provisional && (!s.started || self.is_half_attached(s)));
         self.remove_sandboxes(half_made).await;
+        if let Some(cni) = &self.cni {
+            let snapshot = self.model.snapshot();
+            for sandbox in snapshot.sandboxes().filter(|it| cni.lacks_network(it)) {
+                cni.recover(&self.processes, sandbox).await;
+            }
+        }
     }
 
     /// Removes sandboxes that were never started, except those that are being created.
@@ -437,27 +443,10 @@ impl ModelSync {
 
     /// Whether a sandbox runs without a network and has no containers.
     fn is_half_attached(&self, sandbox: &Sandbox) -> bool {
-        let lacks = self
-            .cni
-            .as_ref()
-            .is_some_and(|cni| cni.lacks_network(sandbox));
-        if !lacks {
-            return false;
-        }
-        let empty = self
-            .model
-            .snapshot()
-            .containers_of(sandbox.id())
-            .next()
-            .is_none();
-        if !empty {
-            tracing::warn!(
-                pod = sandbox.pod(),
-                sandbox_id = sandbox.id(),
-                "a running sandbox has no record of its network"
-            );
-        }
-        empty
+        let cni = self.cni.as_ref();
+        let lacks = cni.is_some_and(|cni| cni.lacks_network(sandbox));
+        let snapshot = self.model.snapshot();
+        lacks && snapshot.containers_of(sandbox.id()).next().is_none()
     }
 }
 

@@ -257,6 +257,22 @@ async fn a_failing_plugin_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn a_lost_cache_does_not_lose_addresses() {
+    let (mut node, mut cri) = node_with_bridge().await.unwrap();
+    let (pod, _) = cri.run_pod("web", &["sleep", "1000"]).await.unwrap();
+    let before = cri.pod_status(&pod).await.unwrap();
+    node.kill_shim().unwrap();
+    fs::remove_dir_all(node.path("cni/cache")).unwrap();
+    node.start_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    assert_eq!(cri.pod_status(&pod).await.unwrap(), before);
+    await_ready(&node, &cri).await.unwrap();
+    cri.stop_pod(&pod).await.unwrap();
+    cri.remove_pod(&pod).await.unwrap();
+    ensure_nothing_is_left(&node).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_killed_shim_takes_networks_down_as_they_were_put_up() {
     let (mut node, mut cri) = node_with_bridge().await.unwrap();
     let (kept, _) = cri.run_pod("kept", &["sleep", "1000"]).await.unwrap();

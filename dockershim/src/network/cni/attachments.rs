@@ -37,6 +37,13 @@ pub(super) struct SandboxAttachments {
     pub(super) network: Mutex<Option<PodSandboxNetworkStatus>>,
 }
 
+impl SandboxAttachments {
+    /// Whether only the addresses are known, because the attachments are no longer in the cache.
+    pub(super) async fn is_recovered(&self) -> bool {
+        self.attached.lock().await.keys.is_empty() && self.network.lock().is_some()
+    }
+}
+
 /// The attachments of a sandbox.
 #[derive(Debug, Default)]
 pub(super) struct Attached {

@@ -25,23 +25,27 @@ impl Cni {
     /// # Errors
     /// See [`CniError`]; the caller should retry.
     pub async fn detach(&self, pod: &Pod<'_>, netns: Option<NetNs>) -> Result<(), CniError> {
-        if self.attachments.get(pod.id).is_some() {
+        let slot = self.attachments.get(pod.id);
+        if let Some(slot) = &slot
+            && !slot.is_recovered().await
+        {
             return self.detach_known(pod.id, netns).await;
         }
         // The sandbox is running but not in the cache, so someone emptied the cache. `DEL` of a
         // missing attachment does nothing.
         self.leftover_plugins.wait_or_kill(pod.id).await?;
-        match (self.network().await, netns) {
-            (Ok(network), Some(netns)) => {
-                tracing::warn!(
-                    sandbox_id = pod.id,
-                    "a running sandbox has no record of its network"
-                );
-                let attachment = pod.attachment(&netns, INTERFACE, Map::new());
-                self.chain(&network).del(&attachment, None).await
-            }
-            _ => Ok(()),
+        if let (Ok(network), Some(netns)) = (self.network().await, netns) {
+            tracing::warn!(
+                sandbox_id = pod.id,
+                "a running sandbox has no record of its network"
+            );
+            let attachment = pod.attachment(&netns, INTERFACE, Map::new());
+            self.chain(&network).del(&attachment, None).await?;
         }
+        if let Some(slot) = slot {
+            *slot.network.lock() = None;
+        }
+        Ok(())
     }
 
     /// Detaches a sandbox from all its cached attachments. `netns` is its namespace, used if the

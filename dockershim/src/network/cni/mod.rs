@@ -18,6 +18,7 @@ mod leftover_plugins;
 pub mod plugin;
 mod pod;
 pub mod pod_cidr;
+mod recover;
 pub mod result;
 mod saved_state;
 pub mod version;
