@@ -69,8 +69,7 @@ pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Err
         return Ok(detached?);
     }
     match detached {
-        // Nobody else can detach it either. Its attachment stays in the cache, and is tried again
-        // after the sandbox is removed.
+        // The attachment stays in the cache. Its removal is tried again after that of the sandbox.
         Err(error) if error.is_missing_plugin() => {
             tracing::warn!(
                 sandbox_id = sandbox.id(),

@@ -94,8 +94,8 @@ fn read(path: &Path) -> Vec<CertificateDer<'static>> {
     found.into_iter().flatten().flatten().collect()
 }
 
-/// A client configuration that trusts `certificates`, of which those that webpki rejects are trusted
-/// only as servers' own: bundles contain a few.
+/// A client configuration that trusts `certificates`. Bundles contain a few that webpki rejects; these
+/// are trusted only as a server's own certificate.
 ///
 /// # Errors
 /// [`RootsError::Unusable`] if no certificate is usable, [`RootsError::Tls`].

@@ -30,7 +30,7 @@ enum WaitsFor {
     Answer(Question),
 }
 
-/// Somebody is asked, until this is dropped.
+/// A task asks for an answer, until this is dropped.
 #[derive(Debug)]
 struct Question {
     task: AbortHandle,
@@ -84,7 +84,7 @@ impl WaitingPods {
         self.pods.remove(uid).is_some()
     }
 
-    /// The next answer, and whether its pod is a checkpointed one; `None` if nobody is asked.
+    /// The next answer, and whether its pod is a checkpointed one; `None` if no task asks.
     pub(super) async fn next_answer(&mut self) -> Option<(Answered, bool)> {
         loop {
             match self.questions.join_next_with_id().await? {

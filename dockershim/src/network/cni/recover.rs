@@ -1,5 +1,5 @@
 //! Addresses of sandboxes whose attachments are no longer in the cache, read from their network
-//! namespaces. Without addresses, the kubelet would create their pods anew.
+//! namespaces. Without addresses, the kubelet would create their pods again.
 
 use std::{
     collections::BTreeSet,

@@ -251,7 +251,7 @@ async fn a_new_pod_gets_what_was_made_again_under_the_name_of_an_immutable_objec
     setup.objects.begin(&pod_of_both());
     assert_eq!(setup.value("a").await.unwrap(), "2");
     assert_eq!(secret_value().await, b"2");
-    // Neither is watched on, and other objects are left alone.
+    // Neither is watched on.
     setup.settle().await;
     assert_eq!((setup.asked(), setup.watches()), ((2, 0), 0));
 

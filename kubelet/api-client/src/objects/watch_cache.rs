@@ -61,7 +61,7 @@ pub(super) struct WatchCache<F: WatchTarget> {
 
 struct WatchEntry<F: WatchTarget> {
     known: Arc<watch::Sender<Known<F>>>,
-    /// Signals that a final state is to be read again.
+    /// Signals that a final state must be read again.
     renewed: Arc<Notify>,
     /// Time of the last call.
     used: Instant,

@@ -38,7 +38,7 @@ pub enum SelfSignedError {
         /// The cause.
         source: io::Error,
     },
-    /// The files are somebody else's.
+    /// No kubelet made the files.
     #[error(
         "--cert-dir: {} and {} are not a pair, and were not made by a kubelet: complete or remove \
          them, or set tlsCertFile", certificate.display(), key.display()
@@ -61,10 +61,10 @@ pub enum SelfSignedError {
 
 /// The certificate and key files in `dir` (`kubelet.crt`, `kubelet.key`), created if there are none.
 /// Those of a kubelet are created again once the certificate has expired or the key is lost; a pair
-/// of somebody else is used as it is.
+/// of an administrator is used as it is.
 ///
 /// # Errors
-/// The files cannot be created, or somebody else's are not a pair.
+/// The files cannot be created, or those of an administrator are not a pair.
 pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedError> {
     let [certificate, key] = [dir.join("kubelet.crt"), dir.join("kubelet.key")];
     let (has_certificate, has_key) = (certificate.exists(), key.exists());
@@ -115,7 +115,7 @@ enum CertificateState {
     Valid,
     /// A kubelet's, and expired.
     Renewable,
-    /// Of somebody else, or unreadable.
+    /// An administrator's, or unreadable.
     Foreign,
 }
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_of_somebody_else_is_left_alone() {
+    fn a_pair_of_an_administrator_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let [certificate, key] = ["kubelet.crt", "kubelet.key"].map(|name| dir.path().join(name));
         let own_key = KeyPair::generate().unwrap();
