@@ -10,7 +10,6 @@ use std::{
 };
 
 use cgroup_stats::Process;
-use parking_lot::Mutex;
 
 use super::{
     Cni,
@@ -25,8 +24,8 @@ const TABLE_BYTES: u64 = 256 * 1024;
 const OWN_ADDRESS: &str = "/32 host LOCAL";
 
 impl Cni {
-    /// Finds the addresses of a running sandbox without a record of its network. It has no record
-    /// still: it is detached with the current configuration.
+    /// Finds the addresses of a running sandbox without a record of its addresses. Without a cached
+    /// attachment, it is detached with the current configuration.
     pub async fn recover(&self, processes: &Arc<Processes>, sandbox: &Sandbox) {
         let (processes, id, pid) = (Arc::clone(processes), sandbox.id().to_owned(), sandbox.pid);
         let read = tokio::task::spawn_blocking(move || {
@@ -43,12 +42,17 @@ impl Cni {
                     addresses = ?found,
                     "a running sandbox has no record of its network; using the addresses that it has"
                 );
-                let slot = SandboxAttachments {
-                    own: AtomicBool::new(true),
-                    network: Mutex::new(Some(result::to_status(&found))),
-                    ..SandboxAttachments::default()
-                };
-                self.attachments.insert(sandbox_id, &Arc::new(slot));
+                // A cached attachment without a result is kept: the sandbox is detached by it.
+                let slot = self.attachments.get(sandbox_id).unwrap_or_else(|| {
+                    let slot = SandboxAttachments {
+                        own: AtomicBool::new(true),
+                        ..SandboxAttachments::default()
+                    };
+                    let slot = Arc::new(slot);
+                    self.attachments.insert(sandbox_id, &slot);
+                    slot
+                });
+                *slot.network.lock() = Some(result::to_status(&found));
             }
             Ok(_) => {
                 tracing::warn!(
