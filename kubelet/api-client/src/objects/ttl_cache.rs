@@ -40,10 +40,10 @@ struct CacheEntry<K> {
     used: Instant,
     /// Copies from before this time are too old.
     not_before: Instant,
-    cached: Arc<Copy<K>>,
+    cached: Arc<SharedCopy<K>>,
 }
 
-type Copy<K> = tokio::sync::Mutex<Option<CachedObject<K>>>;
+type SharedCopy<K> = tokio::sync::Mutex<Option<CachedObject<K>>>;
 
 struct CachedObject<K> {
     object: Arc<K>,
@@ -139,7 +139,7 @@ impl<K: Named> TtlCache<K> {
     }
 
     /// The copy of an object, and how old it may be.
-    fn entry(&self, namespace: &str, name: &str) -> (Arc<Copy<K>>, Instant) {
+    fn entry(&self, namespace: &str, name: &str) -> (Arc<SharedCopy<K>>, Instant) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         entries.retain(|_, entry| now - entry.used < self.idle);
