@@ -14,11 +14,11 @@ use tokio::{
     time::timeout,
 };
 
-/// The client's output when all calls succeed.
+/// The client's output when all calls succeed. The status names the handler `docker`.
 const ANSWERED: &str = "Version docker
 Version docker
 Version docker
-Status answer
+Status docker
 binary docker
 data answer
 refused NOT_FOUND
