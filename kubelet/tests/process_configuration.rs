@@ -14,7 +14,10 @@ use fake_runtime::FakeRuntime;
 use serde_json::Value;
 use test_api_server::{ApiServer, Caller};
 use test_run::process::Process;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    io::AsyncBufReadExt as _,
+    time::{sleep, timeout},
+};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -239,4 +242,56 @@ async fn the_cluster_learns_why_a_kubelet_cannot_start() {
     assert!(message.contains(&format!("127.0.0.1:{port}")), "{message}");
     assert_eq!(event["type"], "Warning");
     assert_eq!(event["involvedObject"]["name"], "node-1");
+}
+
+#[tokio::test]
+async fn the_environment_names_proxies() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new();
+    let _serving = runtime.serve(&socket(dir.path())).unwrap();
+    let proxy = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = proxy.local_addr().unwrap();
+    let kubeconfig = dir.path().join("kubelet.conf");
+    let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+                contexts: [{name: c, context: {cluster: c, user: u}}]\n\
+                clusters: [{name: c, cluster: {server: 'https://api.test:6443'}}]\n\
+                users: [{name: u, user: {token: t}}]\n";
+    fs::write(&kubeconfig, text).unwrap();
+    let fields = "staticPodURL: http://pods.test/all\nhttpCheckFrequency: 1s\nfailSwapOn: false\n";
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let variables = [
+        format!("HTTP_PROXY=http://user:pass@{address}"),
+        format!("https_proxy={address}"),
+        "NO_PROXY=other.test".to_owned(),
+    ];
+    let kubelet = start_with(
+        dir.path(),
+        &format!("{NO_SERVERS}{fields}"),
+        &variables,
+        &[KEEP_TUNABLES, &kubeconfig],
+    );
+    let mut expected = vec![
+        ["CONNECT api.test:6443 HTTP/1.1", ""],
+        // The base64 of `user:pass`.
+        ["GET http://pods.test/all HTTP/1.1", "Basic dXNlcjpwYXNz"],
+    ];
+    let asked = timeout(Duration::from_secs(60), async {
+        while !expected.is_empty() {
+            let (stream, _) = proxy.accept().await.unwrap();
+            let mut lines = tokio::io::BufReader::new(stream).lines();
+            let line = lines.next_line().await.unwrap().unwrap();
+            let mut authorization = String::new();
+            while let Ok(Some(line)) = lines.next_line().await
+                && !line.is_empty()
+            {
+                if let Some(value) = line.strip_prefix("proxy-authorization: ") {
+                    authorization = value.to_owned();
+                }
+            }
+            expected.retain(|expected| *expected != [&line, &authorization]);
+        }
+    });
+    if asked.await.is_err() {
+        panic!("not asked for {expected:?}: {}", kubelet.output());
+    }
 }

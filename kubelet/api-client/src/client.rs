@@ -12,6 +12,7 @@ use kube::{
 };
 use kubelet_host::repeatable::blocking;
 use kubelet_http::{
+    proxy::{Proxies, ProxyError},
     roots::{self, Roots, RootsError},
     unverified,
 };
@@ -54,6 +55,9 @@ pub enum ClientError {
     /// TLS cannot be configured.
     #[error("cannot set up the API server client: TLS: {0}")]
     Tls(#[from] rustls::Error),
+    /// A variable of the environment names no proxy.
+    #[error("cannot set up the API server client: {0}")]
+    Proxy(#[from] ProxyError),
 }
 
 /// The rate limit of a client.
@@ -114,7 +118,11 @@ impl ApiServer {
         let server_name = server_name.transpose().map_err(|error| {
             access.field_error(("tls-server-name", format!("{name:?}: {error}")))
         })?;
-        let connector = Connector::new(tls, server_name, Arc::clone(&presented));
+        let proxies = proxies(access)?;
+        if let Some(proxy) = proxies.of(&access.url) {
+            info!(%proxy, server = %access.url, "the API server is reached through a proxy");
+        }
+        let connector = Connector::new(tls, server_name, Arc::clone(&presented), proxies);
         let host = access.url.authority().map(ToString::to_string);
         let metrics = Arc::new(RestMetrics::new(host.unwrap_or_default()));
         let url = access.url.to_string();
@@ -188,6 +196,16 @@ pub async fn reload_identity(
             return;
         }
     }
+}
+
+/// The proxy of the kubeconfig, or those of the environment, as upstream.
+fn proxies(access: &ClusterAccess) -> Result<Proxies, ClientError> {
+    let proxy = &access.cluster.proxy_url;
+    if proxy.is_empty() {
+        return Ok(Proxies::of_environment()?);
+    }
+    let proxies = Proxies::always(proxy);
+    Ok(proxies.map_err(|error| access.field_error(("proxy-url", error.to_string())))?)
 }
 
 /// TLS without a client certificate. Blocks on the files of certificate authorities.

@@ -1,5 +1,5 @@
-//! Connections to the API server: TCP with detection of dead peers, and TLS with the node's current
-//! client certificate. A connection is closed when the certificate is replaced.
+//! Connections to the API server: TCP with detection of dead peers, perhaps through a proxy, and TLS
+//! with the node's current client certificate. A connection is closed when the certificate is replaced.
 
 use std::{
     io,
@@ -15,6 +15,7 @@ use hyper_util::{
     client::legacy::connect::{Connected, Connection as Describe, HttpConnector},
     rt::TokioIo,
 };
+use kubelet_http::proxy::Proxies;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -43,6 +44,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     tcp: HttpConnector,
+    proxies: Proxies,
     /// Set for `https` URLs.
     tls: Option<TlsConnectorParts>,
     identity: Arc<ClientIdentity>,
@@ -68,6 +70,7 @@ impl Connector {
         tls: Option<ClientConfig>,
         server_name: Option<ServerName<'static>>,
         identity: Arc<ClientIdentity>,
+        proxies: Proxies,
     ) -> Self {
         let tls = tls.map(|mut config| {
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -85,7 +88,12 @@ impl Connector {
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_keepalive_interval(Some(KEEPALIVE));
         tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
-        Self { tcp, tls, identity }
+        Self {
+            tcp,
+            proxies,
+            tls,
+            identity,
+        }
     }
 }
 
@@ -101,9 +109,10 @@ impl Service<Uri> for Connector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let host = uri.host().unwrap_or_default().to_owned();
         let cut = self.identity.connection().cancelled_owned();
-        let (tcp, tls) = (self.tcp.call(uri), self.tls.clone());
+        let (tcp, proxies) = (self.tcp.clone(), self.proxies.clone());
+        let tls = self.tls.clone();
         Box::pin(async move {
-            let stream = tcp.await?.into_inner();
+            let stream = proxies.connect(tcp, uri).await?;
             let io = match tls {
                 Some(tls) => Io::Tls(Box::new(tls.handshake(stream, &host).await?)),
                 None => Io::Plain(stream),

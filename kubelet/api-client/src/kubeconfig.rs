@@ -209,10 +209,6 @@ impl ClusterAccess {
             cluster.make_absolute(dir);
             user.make_absolute(dir);
         }
-        if !cluster.proxy_url.is_empty() {
-            let message = format!("{:?}: proxies are not supported yet", cluster.proxy_url);
-            return Err(("proxy-url", message));
-        }
         if let Some(provider) = &user.auth_provider {
             let name = &provider.name;
             let message = format!("{name:?}: these plugins are not supported; use exec");

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod proxy;
 pub mod roots;
 mod tls;
 pub mod unverified;
@@ -16,15 +17,21 @@ use hyper::{
     Request, Response, Uri,
     body::Incoming,
     client::conn::{http1, http2},
-    header::{CONNECTION, HOST, HeaderMap, HeaderValue, LOCATION},
+    header::{CONNECTION, HOST, HeaderMap, HeaderValue, LOCATION, PROXY_AUTHORIZATION},
 };
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::{
+    client::legacy::connect::HttpConnector,
+    rt::{TokioExecutor, TokioIo},
+};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::{either::Either, task::AbortOnDropHandle};
 
 pub use self::tls::TlsError;
-use self::url::Url;
+use self::{
+    proxy::{Proxies, Proxy},
+    url::Url,
+};
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,18 +86,33 @@ impl Exchange {
     }
 }
 
-/// Requests a URL, over TLS with the configuration `tls`, or in plain text without one. `host`
-/// replaces the `Host` header.
+/// Requests a URL through its proxy, over TLS with the configuration `tls`, or in plain text without
+/// one. `host` replaces the `Host` header.
 ///
 /// # Errors
 /// See [`GetError`]. A response with an error status is not an error.
 pub async fn get(
     url: &Url,
+    proxies: &Proxies,
     tls: Option<Arc<ClientConfig>>,
     host: Option<&HeaderValue>,
     headers: &HeaderMap,
 ) -> Result<Exchange, GetError> {
-    let dialled = TcpStream::connect((url.host(), url.port())).await;
+    let server = url.server();
+    let proxy = server.as_ref().and_then(|server| proxies.of(server));
+    // As in Go, an HTTP proxy gets the whole URL if the request is in plain text.
+    let forwarder = proxy.as_ref().and_then(Proxy::forwarder);
+    let forwarder = forwarder.filter(|_| tls.is_none());
+    let dialled = match (&forwarder, server) {
+        (Some(forwarder), _) => TcpStream::connect((forwarder.host, forwarder.port)).await,
+        (None, Some(server)) if proxy.is_some() => {
+            let mut tcp = HttpConnector::new();
+            tcp.enforce_http(false);
+            let tunnel = proxies.connect(tcp, server).await;
+            tunnel.map_err(io::Error::other)
+        }
+        _ => TcpStream::connect((url.host(), url.port())).await,
+    };
     let stream = dialled.map_err(|source| GetError::Dial {
         address: url.authority(),
         source,
@@ -120,7 +142,16 @@ pub async fn get(
             _connection,
         });
     }
-    *request.uri_mut() = uri.build()?;
+    *request.uri_mut() = match forwarder {
+        Some(forwarder) => {
+            if let Some(authorization) = forwarder.authorization {
+                let headers = request.headers_mut();
+                headers.insert(PROXY_AUTHORIZATION, authorization.clone());
+            }
+            uri.scheme("http").authority(url.authority()).build()?
+        }
+        None => uri.build()?,
+    };
     let host = match host {
         Some(host) => host.clone(),
         None => HeaderValue::from_str(&url.authority()).map_err(hyper::http::Error::from)?,

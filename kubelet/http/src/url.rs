@@ -3,6 +3,8 @@
 
 use std::{fmt, fmt::Write as _};
 
+use hyper::Uri;
+
 /// An `http` or `https` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
@@ -104,6 +106,16 @@ impl Url {
             let _ = write!(authority, ":{port}");
         }
         authority
+    }
+
+    /// The same URL without path and query; `None` if the host is not valid in a URI.
+    pub(crate) fn server(&self) -> Option<Uri> {
+        Uri::builder()
+            .scheme(if self.https { "https" } else { "http" })
+            .authority(self.authority())
+            .path_and_query("/")
+            .build()
+            .ok()
     }
 
     /// Resolves the `Location` header of a response from this URL.

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
 use kubelet_host::version;
 use kubelet_http::{
     Exchange, GetError, TlsError,
+    proxy::Proxies,
     url::{self, Url},
 };
 use tokio::time::Instant;
@@ -246,7 +247,14 @@ async fn exchange(request: &HttpGet) -> Result<Exchange, HttpError> {
     };
     let tls = url.is_https().then(tls::config).transpose();
     let tls = tls.map_err(|error| failed(format!("tls: {error}")))?;
-    let answered = kubelet_http::get(url, tls, request.host.as_ref(), &request.headers).await;
+    let answered = kubelet_http::get(
+        url,
+        &Proxies::default(),
+        tls,
+        request.host.as_ref(),
+        &request.headers,
+    )
+    .await;
     answered.map_err(|error| match error {
         GetError::Tls(TlsError::PlainHttp(_)) => HttpError::PlainHttp(url.clone()),
         other => failed(other.to_string()),

@@ -7,6 +7,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{HeaderMap, StatusCode, header::HOST};
 use kubelet_http::{
     Exchange, GetError, TlsError,
+    proxy::{Proxies, ProxyError},
     roots::{Roots, RootsError},
     url::Url,
 };
@@ -28,6 +29,8 @@ pub(super) enum FetchError {
     #[error("connect to {address}: {source}")]
     Connect { address: String, source: io::Error },
     #[error(transparent)]
+    Proxy(#[from] ProxyError),
+    #[error(transparent)]
     Roots(#[from] RootsError),
     #[error("request failed: {0}")]
     Http(#[from] hyper::Error),
@@ -45,9 +48,10 @@ pub(super) enum FetchError {
     Deadline,
 }
 
-/// Fetches documents with the same headers.
+/// Fetches documents with the same headers, through the proxies of the environment.
 pub(super) struct HttpClient {
     headers: HeaderMap,
+    proxies: Result<Proxies, ProxyError>,
     /// Created on first use.
     tls: Option<Arc<ClientConfig>>,
 }
@@ -56,7 +60,11 @@ impl HttpClient {
     pub(super) fn new(mut headers: HeaderMap) -> Self {
         // The URL determines it, as upstream.
         headers.remove(HOST);
-        Self { headers, tls: None }
+        Self {
+            headers,
+            proxies: Proxies::of_environment(),
+            tls: None,
+        }
     }
 
     /// Fetches the document at `url`.
@@ -74,13 +82,14 @@ impl HttpClient {
         let mut url = Url::parse(url).ok_or_else(|| no_url(url))?;
         let given_for = url.clone();
         let mut headers = self.headers.clone();
+        let proxies = self.proxies.clone()?;
         for _ in 0..=MAX_REDIRECTS {
             let tls = if url.is_https() {
                 Some(self.tls().await?)
             } else {
                 None
             };
-            let answered = kubelet_http::get(&url, tls, None, &headers).await;
+            let answered = kubelet_http::get(&url, &proxies, tls, None, &headers).await;
             let exchange = answered.map_err(|error| failed(&url, error))?;
             let location = exchange.location();
             match (exchange.response.status(), location) {

@@ -20,6 +20,8 @@ use tokio_rustls::{
 
 use super::*;
 
+mod proxies;
+
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
@@ -249,9 +251,9 @@ async fn what_a_kubeconfig_lacks_is_named() {
     };
     for (cluster, user, part) in [
         (
-            ", proxy-url: 'http://p:1'",
+            ", proxy-url: 'https://u:secret@p:1'",
             "",
-            "proxy-url: \"http://p:1\": proxies are not supported yet",
+            "proxy-url: proxies with the scheme https are not supported; use http or socks5",
         ),
         ("", "client-certificate: a.pem", "client-key: is required"),
         (

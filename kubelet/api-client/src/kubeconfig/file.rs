@@ -55,7 +55,7 @@ pub struct Cluster {
     pub certificate_authority: String,
     /// The certificate authorities in PEM, as base64; takes precedence over the file.
     pub certificate_authority_data: String,
-    /// URL of a proxy; not supported.
+    /// URL of a proxy, instead of those of the environment.
     pub proxy_url: String,
     pub(crate) extensions: Vec<Extension>,
 }
