@@ -4,16 +4,17 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use cri_proto::runtime::v1::{
     ContainerConfig, ContainerMetadata, CreateContainerRequest, HugepageLimit, ImageSpec,
     LinuxContainerConfig, LinuxContainerResources, LinuxPodSandboxConfig, PodSandboxConfig,
-    PodSandboxMetadata, RemoveImageRequest, RunPodSandboxRequest,
+    PodSandboxMetadata, RemoveImageRequest, RunPodSandboxRequest, StatusRequest,
     image_service_server::ImageService as _, runtime_service_server::RuntimeService as _,
 };
 use serde_json::{Value, json};
 use support::{FakeEngine, node::Node};
+use tokio::time::{sleep, timeout};
 use tonic::{Code, Request};
 
 const APP: &str = "e2e.local/app:1";
@@ -70,6 +71,28 @@ async fn handlers_are_those_that_the_engine_takes() {
     let refused = run(&node, "other", "kata").await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("runtime_handler"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_added_while_the_engine_runs_is_a_handler() {
+    let engine = FakeEngine::start();
+    let node = Node::synced(&engine).await;
+    engine.add_runtime("kata", false);
+    let id = run(&node, "pod", "kata").await.unwrap();
+    assert_eq!(engine.host_config(&id)["Runtime"], "kata");
+
+    engine.add_runtime("runsc", true);
+    let reported = timeout(Duration::from_secs(60), async {
+        loop {
+            let status = node.service.status(Request::new(StatusRequest::default()));
+            let status = status.await.unwrap().into_inner();
+            if status.runtime_handlers.iter().any(|it| it.name == "runsc") {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    reported.await.expect("the new runtime is reported");
 }
 
 #[tokio::test]

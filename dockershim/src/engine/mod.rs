@@ -88,7 +88,7 @@ pub enum ConnectionState {
 }
 
 /// A live connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Connection {
     docker: Docker,
     /// The dialer for calls that bypass bollard.
@@ -223,6 +223,29 @@ impl Engine {
             .store(Arc::new(ConnectionState::Connected(Arc::clone(
                 &connection,
             ))));
+        Ok(connection)
+    }
+
+    /// Reads the engine's description again, which its administrator can change while it runs.
+    ///
+    /// # Errors
+    /// Any [`Cause`]; the description is unchanged.
+    pub async fn refresh_info(&self) -> Result<Arc<Connection>, EngineError> {
+        let described = self.connection()?;
+        let info = Arc::new(EngineInfo::from(self.describe_by(&described.docker).await?));
+        self.info.store(Some(Arc::clone(&info)));
+        let connection = Arc::new(Connection {
+            info,
+            ..(*described).clone()
+        });
+        let new = Arc::new(ConnectionState::Connected(Arc::clone(&connection)));
+        self.state.rcu(|current| match &**current {
+            ConnectionState::Connected(current) if Arc::ptr_eq(current, &described) => {
+                Arc::clone(&new)
+            }
+            // A connection that was made meanwhile has a description of its own.
+            _ => Arc::clone(current),
+        });
         Ok(connection)
     }
 

@@ -17,7 +17,7 @@ use bollard::{
 use cri_proto::runtime::v1::ContainerState;
 use futures::{Stream, StreamExt as _};
 use retry_delay::RetryDelay;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub use self::inspector::{Inspector, Refresher};
@@ -49,6 +49,8 @@ const ROUND: Duration = Duration::from_secs(30);
 const FIRST_ROUND: Duration = Duration::from_secs(10);
 /// How long to wait for an event that may explain a difference.
 const EVENT_LAG: Duration = Duration::from_secs(2);
+/// The maximum age of the engine's description. The engine starts programs to answer.
+const DESCRIPTION_AGE: Duration = Duration::from_secs(300);
 
 /// The events that change a container's record. `exec_*` and `health_status` do not, and would
 /// cause an inspect for every probe.
@@ -56,6 +58,8 @@ const CONTAINER_EVENTS: &[&str] = &[
     "create", "start", "restart", "die", "oom", "pause", "unpause", "rename", "update", "destroy",
 ];
 const IMAGE_EVENTS: &[&str] = &["pull", "load", "import", "tag", "untag", "delete", "prune"];
+/// The engine has read its configuration again.
+const DAEMON_EVENTS: &[&str] = &["reload"];
 
 /// Keeps the model in sync with the engine.
 #[derive(Debug)]
@@ -134,8 +138,10 @@ impl ModelSync {
         );
         // Events since the engine's current time, so that none are lost before the stream begins.
         let events = self.engine.events(subscription(connection.info.time))?;
+        let reloaded = Notify::new();
         tokio::select! {
-            end = self.follow(events) => end,
+            end = self.follow(events, &reloaded) => end,
+            end = self.describe_again(&reloaded) => end,
             end = self.watch_health() => end,
             end = self.stay_equal() => end,
         }
@@ -144,6 +150,7 @@ impl ModelSync {
     async fn follow(
         &self,
         events: impl Stream<Item = Result<EventMessage, bollard::errors::Error>>,
+        reloaded: &Notify,
     ) -> Result<Infallible, Disconnect> {
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
@@ -151,10 +158,21 @@ impl ModelSync {
             match event.typ {
                 Some(EventMessageTypeEnum::CONTAINER) => self.on_container_event(event),
                 Some(EventMessageTypeEnum::IMAGE) => self.images.request_refresh(),
+                Some(EventMessageTypeEnum::DAEMON) => reloaded.notify_one(),
                 _ => {}
             }
         }
         Err(Disconnect::StreamEnded)
+    }
+
+    /// Reads the engine's description again after it has read its configuration, and periodically.
+    async fn describe_again(&self, reloaded: &Notify) -> Result<Infallible, Disconnect> {
+        loop {
+            let _ = tokio::time::timeout(DESCRIPTION_AGE, reloaded.notified()).await;
+            if let Err(error) = self.engine.refresh_info().await {
+                tracing::warn!(%error, "cannot read the engine's configuration again");
+            }
+        }
     }
 
     fn on_container_event(&self, event: EventMessage) {
@@ -457,10 +475,10 @@ fn subscription(since: i128) -> EventsOptions {
         since: Some(format!("{}.{:09}", since / nanos, since % nanos)),
         until: None,
         filters: Some(HashMap::from([
-            ("type".into(), list(&["container", "image"])),
+            ("type".into(), list(&["container", "image", "daemon"])),
             (
                 "event".into(),
-                list(&[CONTAINER_EVENTS, IMAGE_EVENTS].concat()),
+                list(&[CONTAINER_EVENTS, IMAGE_EVENTS, DAEMON_EVENTS].concat()),
             ),
         ])),
     }

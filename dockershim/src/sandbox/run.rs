@@ -50,7 +50,11 @@ pub async fn run(
     let metadata = config.metadata.clone().unwrap_or_default();
     let name = naming::sandbox_name(&metadata)?;
     let _reserved = shim.names.reserve(&name)?;
-    let engine = shim.engine.connection()?;
+    let mut engine = shim.engine.connection()?;
+    if !engine.info.runtimes.has(&request.runtime_handler) {
+        // It may have been added since.
+        engine = shim.engine.refresh_info().await?;
+    }
     let cni = plan_network(shim, &config).await?;
     let on_bridge = shim.cni.is_none() && network_mode(&config) == NamespaceMode::Pod;
     if on_bridge {

@@ -86,7 +86,7 @@ async fn answer(
             "ServerVersion": "99.0",
             "CgroupDriver": "cgroupfs",
             "DockerRootDir": "/",
-            "Runtimes": { "runc": {} },
+            "Runtimes": *state.runtimes.lock(),
             "SystemTime": "2026-01-01T00:00:00Z",
         })),
         ("GET", ["events"]) => stream(&state),

@@ -71,6 +71,8 @@ struct State {
     pid: AtomicU32,
     /// Total size of the layers of all images, in bytes.
     layers_size: AtomicU64,
+    /// Low-level runtimes by name.
+    runtimes: Mutex<Value>,
 }
 
 impl FakeEngine {
@@ -89,6 +91,7 @@ impl FakeEngine {
             next: Mutex::default(),
             pid: AtomicU32::new(PID),
             layers_size: AtomicU64::new(0),
+            runtimes: Mutex::new(json!({ "runc": {} })),
         });
         let server = api::serve(&socket, Arc::clone(&state));
         Self {
@@ -120,6 +123,17 @@ impl FakeEngine {
                 hanging.remove(&what);
             }
         });
+    }
+
+    /// Adds a low-level runtime, as an administrator who reloads the engine's configuration, with an
+    /// event or without.
+    pub(crate) fn add_runtime(&self, name: &str, event: bool) {
+        self.state.runtimes.lock()[name] = json!({});
+        if event {
+            let event = json!({ "Type": "daemon", "Action": "reload", "Actor": { "ID": "" } });
+            // Sending fails if there is no reader.
+            let _ = self.state.events.lock().send(event);
+        }
     }
 
     /// Breaks the event stream.
