@@ -38,6 +38,7 @@ pub mod server;
 pub mod service;
 pub mod shim;
 pub mod stats;
+mod stop_signals;
 pub mod streaming;
 pub mod systemd;
 pub mod unused_image_mounts;

@@ -21,6 +21,7 @@ use crate::{
     resync::{Inspector, ModelSync, Refresher},
     security::OomScorePolicy,
     stats::{Stats, StatsCollector},
+    stop_signals::StopSignals,
 };
 
 /// How long a mutation waits for the model to be in step with the engine again after a reconnect.
@@ -84,6 +85,7 @@ pub struct Shim {
     /// Held while the built-in pause image is loaded.
     pub(crate) loading_pause: tokio::sync::Mutex<()>,
     pub(crate) names: Arc<NameReservations>,
+    pub(crate) stop_signals: StopSignals,
 }
 
 impl Shim {
@@ -173,6 +175,7 @@ impl Shim {
             tasks: TaskTracker::new(),
             loading_pause: tokio::sync::Mutex::default(),
             names,
+            stop_signals: StopSignals::default(),
         });
         shim.register_metrics();
         shim

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use cri_proto::runtime::v1::{
     ContainerState, RemoveContainerRequest, StartContainerRequest, StopContainerRequest,
     runtime_service_server::RuntimeService as _,
@@ -21,9 +23,13 @@ async fn start(node: &Node, id: &str) -> Result<(), Status> {
 }
 
 async fn stop(node: &Node, id: &str) -> Result<(), Status> {
+    stop_within(node, id, 30).await
+}
+
+async fn stop_within(node: &Node, id: &str, timeout: i64) -> Result<(), Status> {
     let request = StopContainerRequest {
         container_id: id.to_owned(),
-        timeout: 30,
+        timeout,
     };
     let stopped = node.service.stop_container(Request::new(request)).await;
     stopped.map(drop)
@@ -151,5 +157,23 @@ async fn a_renamed_container_is_stopped_and_removed() {
     assert_eq!(
         state(&node, &created),
         Some(ContainerState::ContainerRunning)
+    );
+}
+
+#[tokio::test]
+async fn the_stop_signal_is_sent_once() {
+    let (engine, node, _, running) = set_up().await;
+    // The program takes its time, and the client does not wait for it.
+    engine.hang(Hang::Stop, true);
+    let first = stop(&node, &running);
+    let early = tokio::time::timeout(Duration::from_millis(300), first).await;
+    early.unwrap_err();
+    assert_eq!(engine.calls("POST stop"), 1);
+    stop_within(&node, &running, 1).await.unwrap();
+    assert_eq!(engine.calls("POST stop"), 1);
+    assert_eq!(engine.calls("POST kill"), 1);
+    assert_eq!(
+        state(&node, &running),
+        Some(ContainerState::ContainerExited)
     );
 }

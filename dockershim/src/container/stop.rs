@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{ContainerState, StopContainerRequest, StopContainerResponse};
 
-use crate::{Error, LookupError, Shim, model::Snapshot};
+use crate::{Error, LookupError, Shim, engine::EngineError, model::Snapshot};
 
-/// Sends the stop signal, then SIGKILL after `timeout` seconds, and returns when the container has
-/// exited. Succeeds if the container does not exist or is not running.
+/// Sends the stop signal, unless an earlier call did, then SIGKILL after `timeout` seconds, and
+/// returns when the container has exited. Succeeds if the container does not exist or is not running.
 ///
 /// # Errors
 /// The engine's error; `Unavailable` while the engine is away.
@@ -31,7 +31,7 @@ pub async fn stop(
 /// engine answers or, if that hangs, until the model shows the exit.
 pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Result<(), Error> {
     let stopped = tokio::select! {
-        stopped = shim.engine.stop_container(id, grace) => stopped,
+        stopped = signal_and_kill(shim, id, grace) => stopped,
         () = wait_for_end(shim, id) => return Ok(()),
     };
     match stopped {
@@ -40,6 +40,22 @@ pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Resu
         Ok(()) => shim.inspector.refresh(id).await?,
     }
     Ok(())
+}
+
+async fn signal_and_kill(shim: &Shim, id: &str, grace: Duration) -> Result<(), EngineError> {
+    if shim.stop_signals.note(&shim.model.snapshot(), id) {
+        let stopped = shim.engine.stop_container(id, grace).await;
+        if stopped.is_err() {
+            shim.stop_signals.forget(id);
+        }
+        return stopped;
+    }
+    tokio::time::sleep(grace).await;
+    match shim.engine.kill_container(id).await {
+        // It has ended by itself.
+        Err(error) if error.is_conflict() => Ok(()),
+        killed => killed,
+    }
 }
 
 /// Returns when the container or sandbox with the full id `id` is no longer running.

@@ -167,6 +167,15 @@ async fn answer(
                 }
             }
         }
+        ("POST", ["containers", id, "kill"]) => match state.running(id) {
+            None => missing(id),
+            Some(false) => message(StatusCode::CONFLICT, "container is not running"),
+            Some(true) => {
+                state.set_running(id, false);
+                state.emit("die", id);
+                empty()
+            }
+        },
         ("POST", ["containers", _, "checkpoints"]) => {
             let wanted: Value = serde_json::from_slice(&body).unwrap();
             let text = |key: &str| wanted[key].as_str().unwrap();
