@@ -1,8 +1,9 @@
 //! Cgroup settings that the engine has no parameter for (`unified`).
 //!
 //! They can be written only once the container is running. Settings that failed to be written, that
-//! the shim did not write before a crash, or that were lost with the cgroup when a user restarted
-//! the container are written in the next round of [`crate::resync`].
+//! the shim did not write before a crash, or that others changed are written in the next round of
+//! [`crate::resync`]: a user may have restarted the container, and systemd resets settings that it
+//! does not know when its configuration is reloaded (<https://github.com/moby/moby/issues/51446>).
 
 pub(crate) mod unified;
 
@@ -39,10 +40,11 @@ pub struct CgroupSettings {
 }
 
 /// The result of writing the settings of a container whose first process is `pid`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct WriteAttempt {
     pid: i64,
-    written: bool,
+    /// What the files said then; `None` if the attempt failed.
+    written: Option<Unified>,
 }
 
 // === impl CgroupSettings ===
@@ -85,7 +87,12 @@ impl CgroupSettings {
         }
         let mut wanted = self.wanted(container).await;
         wanted.extend(change);
-        unified::apply(&self.cgroups, &self.processes, container, &wanted).await?;
+        let written = unified::apply(&self.cgroups, &self.processes, container, &wanted).await?;
+        let now = WriteAttempt {
+            pid: container.pid,
+            written: Some(written),
+        };
+        attempts.insert(container.id().to_owned(), now);
         let (changed, id) = (Arc::clone(&self.changed), container.id().to_owned());
         let saved = tokio::task::spawn_blocking(move || changed.save(&id, &wanted)).await;
         match saved {
@@ -95,26 +102,39 @@ impl CgroupSettings {
         }
     }
 
-    /// Writes the settings of every running container that does not have them, and forgets removed
-    /// containers.
+    /// Writes the settings of every running container that does not have them or has others, and
+    /// forgets removed containers.
     pub async fn write_missing(&self, snapshot: &Snapshot) {
         let mut attempts = self.attempts.lock().await;
         attempts.retain(|id, _| snapshot.contains(id));
         for container in snapshot.containers() {
             let runs = container.status.state() == ContainerState::ContainerRunning;
-            let written = WriteAttempt {
-                pid: container.pid,
-                written: true,
-            };
-            if runs && !container.provisional && attempts.get(container.id()) != Some(&written) {
-                self.try_to_write(container, &mut attempts).await;
+            if !runs || container.provisional {
+                continue;
             }
+            let attempt = attempts.get(container.id());
+            let written = attempt.filter(|attempt| attempt.pid == container.pid);
+            if let Some(files) = written.and_then(|attempt| attempt.written.as_ref()) {
+                if files.is_empty() || !self.differ(container, files).await {
+                    continue;
+                }
+                tracing::info!(
+                    container = container.name(),
+                    container_id = container.id(),
+                    "others changed the container's cgroup settings; writing them again"
+                );
+            }
+            self.try_to_write(container, &mut attempts).await;
         }
         let ids: Vec<String> = snapshot.ids().map(|id| id.to_string()).collect();
         let changed = Arc::clone(&self.changed);
         let forget = move || changed.retain(|kept| ids.iter().any(|id| id == kept));
         // A failed removal is retried in the next round.
         let _ = tokio::task::spawn_blocking(forget).await;
+    }
+
+    async fn differ(&self, container: &Container, files: &Unified) -> bool {
+        unified::differs(&self.cgroups, &self.processes, container, files).await
     }
 
     async fn try_to_write(
@@ -124,14 +144,17 @@ impl CgroupSettings {
     ) {
         let wanted = self.wanted(container).await;
         let result = unified::apply(&self.cgroups, &self.processes, container, &wanted).await;
-        let now = WriteAttempt {
-            pid: container.pid,
-            written: result.is_ok(),
+        let (written, error) = match result {
+            Ok(written) => (Some(written), None),
+            Err(error) => (None, Some(error)),
         };
+        let pid = container.pid;
+        let failed = WriteAttempt { pid, written: None };
+        let now = WriteAttempt { pid, written };
         let before = attempts.insert(container.id().to_owned(), now);
-        if let Err(error) = result {
+        if let Some(error) = error {
             self.failed.fetch_add(1, Ordering::Relaxed);
-            if before != Some(now) {
+            if before != Some(failed) {
                 tracing::warn!(
                     container = container.name(),
                     container_id = container.id(),
@@ -266,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_written_is_left_alone_and_what_failed_is_tried_again() {
+    async fn what_others_changed_and_what_failed_is_written_again() {
         let node = Node::new();
         let settings = node.settings();
         let wanted = [("memory.high", "100"), ("memory.low", "1")];
@@ -279,8 +302,13 @@ mod tests {
             (settings.failed(), node.file("memory.low").as_str()),
             (1, "1")
         );
-        fs::write(group.join("memory.high"), "by hand").unwrap();
+        fs::write(group.join("memory.high"), "max").unwrap();
         settings.write_missing(&snapshot(PID, &wanted)).await;
-        assert_eq!(node.file("memory.high"), "by hand");
+        assert_eq!(node.file("memory.high"), "100");
+        assert_eq!(settings.failed(), 1);
+        // It is not written without need: the kernel shows values in its own form.
+        fs::write(group.join("memory.low"), "1\n").unwrap();
+        settings.write_missing(&snapshot(PID, &wanted)).await;
+        assert_eq!(node.file("memory.low"), "1\n");
     }
 }

@@ -4,7 +4,8 @@
 
 use std::{
     fs::File,
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -22,6 +23,9 @@ use crate::{
 };
 
 const FIELD: &str = "config.linux.resources.unified";
+/// More of a file is not compared, in bytes.
+const MAX_CONTENT: u64 = 4096;
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 /// The mount point of cgroup v2.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 
@@ -52,7 +56,8 @@ fn is_file_name(key: &str) -> bool {
     key.contains('.') && !key.starts_with('.') && !key.contains('/')
 }
 
-/// Writes `unified` for a running `container`, with cgroup v2 mounted at `root`.
+/// Writes `unified` for a running `container`, with cgroup v2 mounted at `root`. Returns what the
+/// files say then: the kernel rounds values.
 ///
 /// # Errors
 /// [`Error::File`] naming the cgroup's file.
@@ -61,22 +66,50 @@ pub(crate) async fn apply(
     processes: &Arc<Processes>,
     container: &Container,
     unified: &Unified,
-) -> Result<(), Error> {
+) -> Result<Unified, Error> {
     if unified.is_empty() {
-        return Ok(());
+        return Ok(Unified::new());
     }
-    let process = match processes.find(container.id(), container.pid).await {
-        Ok(process) => process,
-        Err(ProcessError::Ended(_)) => return Ok(()),
-        Err(error) => return Err(Error::FailedPrecondition(format!("{FIELD}: {error}"))),
+    let Some(group) = group(processes, container).await? else {
+        return Ok(Unified::new());
     };
-    let Some(group) = group_of(process.cgroups()) else {
-        return Ok(());
+    let (root, unified) = (root.to_owned(), unified.clone());
+    let write = move || {
+        write(&root, &group, &unified)?;
+        Ok(read(&root, &group, unified.keys()))
     };
-    let (root, group, unified) = (root.to_owned(), group.to_owned(), unified.clone());
-    let write = move || write(&root, Path::new(&group), &unified);
     let written = tokio::task::spawn_blocking(write).await;
     written.unwrap_or(Err(Error::Panicked("write cgroup files")))
+}
+
+/// Whether the cgroup of a running `container` has files that do not say what `files` has.
+pub(crate) async fn differs(
+    root: &Path,
+    processes: &Arc<Processes>,
+    container: &Container,
+    files: &Unified,
+) -> bool {
+    let Ok(Some(group)) = group(processes, container).await else {
+        return false;
+    };
+    let (root, expected) = (root.to_owned(), files.clone());
+    let compare = move || {
+        let mut found = read(&root, &group, expected.keys()).into_iter();
+        found.any(|(key, value)| expected.get(&key) != Some(&value))
+    };
+    tokio::task::spawn_blocking(compare).await.unwrap_or(false)
+}
+
+/// The cgroup of a running container, relative to the root; `None` if it has ended.
+async fn group(
+    processes: &Arc<Processes>,
+    container: &Container,
+) -> Result<Option<PathBuf>, Error> {
+    match processes.find(container.id(), container.pid).await {
+        Ok(process) => Ok(group_of(process.cgroups()).map(PathBuf::from)),
+        Err(ProcessError::Ended(_)) => Ok(None),
+        Err(error) => Err(Error::FailedPrecondition(format!("{FIELD}: {error}"))),
+    }
 }
 
 /// Writes `unified` to the cgroup `group` below `root`; does nothing if the cgroup is gone because
@@ -89,19 +122,13 @@ fn write(root: &Path, group: &Path, unified: &Unified) -> Result<(), Error> {
         path: root.join(group).join(path),
         source,
     };
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = openat2(CWD, root, directory, Mode::empty(), ResolveFlags::empty())
-        .and_then(|root| openat2(root, group, directory, Mode::empty(), beneath));
-    let directory = match opened {
+    let directory = match open_group(root, group) {
         Err(Errno::NOENT) => return Ok(()),
         other => other.map_err(|errno| failed(PathBuf::new(), errno.into()))?,
     };
     for (key, value) in unified {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let written = openat2(&directory, key, flags, Mode::empty(), beneath)
-            .map_err(io::Error::from)
-            .and_then(|file| File::from(file).write_all(value.as_bytes()));
+        let written = open_file(&directory, key, OFlags::WRONLY)
+            .and_then(|mut file| file.write_all(value.as_bytes()));
         match written {
             Err(_) if !root.join(group).exists() => return Ok(()),
             Err(source) => return Err(failed(key.into(), source)),
@@ -109,6 +136,31 @@ fn write(root: &Path, group: &Path, unified: &Unified) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The contents of files in the cgroup `group` below `root`, without those that cannot be read.
+fn read<'a>(root: &Path, group: &Path, keys: impl Iterator<Item = &'a String>) -> Unified {
+    let Ok(directory) = open_group(root, group) else {
+        return Unified::new();
+    };
+    let contents = keys.filter_map(|key| {
+        let file = open_file(&directory, key, OFlags::RDONLY).ok()?;
+        let mut text = String::new();
+        file.take(MAX_CONTENT).read_to_string(&mut text).ok()?;
+        Some((key.clone(), text.trim_end().to_owned()))
+    });
+    contents.collect()
+}
+
+fn open_group(root: &Path, group: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = openat2(CWD, root, flags, Mode::empty(), ResolveFlags::empty())?;
+    openat2(root, group, flags, Mode::empty(), BENEATH)
+}
+
+fn open_file(directory: &OwnedFd, key: &str, access: OFlags) -> io::Result<File> {
+    let flags = access | OFlags::CLOEXEC;
+    Ok(openat2(directory, key, flags, Mode::empty(), BENEATH)?.into())
 }
 
 /// The process's cgroup v2 path, relative to the root, from `/proc/<pid>/cgroup`.
