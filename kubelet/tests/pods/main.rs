@@ -35,6 +35,7 @@ mod probes;
 mod program_arguments;
 mod resize;
 mod resize_after_takeover;
+mod resize_of_pods;
 mod restart_rules;
 mod restarts;
 mod run_once;

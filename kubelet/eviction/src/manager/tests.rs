@@ -1,221 +1,25 @@
+mod fake_node;
 mod reclaim;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Event;
 use kubelet_api_client::events::EventQueue;
-use kubelet_pod_spec::{amount_or_share::AmountOrShare, quantity::NANOS};
+use kubelet_pod_spec::{amount_or_share::AmountOrShare, identity, quantity::NANOS};
 use kubelet_resource_analyzer::FileUsage;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::*;
+use self::fake_node::*;
+use super::{evict::IMMEDIATELY, *};
 use crate::{
-    host::Reclaim,
+    host::{Eviction, Reclaim, UsageDepth},
     observation::Observation,
     signal::Signal,
-    usage::{ContainerUsage, PodUsage},
+    usage::{ContainerUsage, PodUsage, PodUsages},
 };
 
 const NOBODY: [PodUid; 0] = [];
-
-/// A node whose signals and pods are set, and which logs what is done to it.
-#[derive(Debug, Default)]
-struct FakeNode(Mutex<Fake>, Notify);
-
-#[derive(Debug, Default)]
-struct Fake {
-    available: BTreeMap<Signal, u64>,
-    layout: Layout,
-    /// What each reclaim makes available.
-    reclaimable: BTreeMap<&'static str, (Signal, u64)>,
-    pods: Vec<Arc<Pod>>,
-    usages: PodUsages,
-    /// What a reclaim makes available some observations later.
-    freed_later: Option<(u32, Signal, u64)>,
-    /// What the eviction of a pod makes available.
-    frees: Option<(Signal, u64)>,
-    is_unobservable: bool,
-    is_unmeasurable: bool,
-    keeps_resources: bool,
-    log: Vec<String>,
-    evictions: Vec<Eviction>,
-    observations: u32,
-    marks: Vec<MemoryMark>,
-}
-
-impl EvictionHost for FakeNode {
-    async fn observe(&self) -> Result<Observed, String> {
-        let fake = &mut *self.0.lock();
-        fake.observations += 1;
-        if let Some((at, signal, bytes)) = fake.freed_later
-            && fake.observations >= at
-        {
-            fake.available.insert(signal, bytes);
-        }
-        if fake.is_unobservable {
-            return Err("no".to_owned());
-        }
-        let at = Timestamp::UNIX_EPOCH + Duration::from_secs(fake.observations.into());
-        let observation = |available| Observation {
-            available,
-            capacity: 1000,
-            at,
-        };
-        let signals = fake.available.iter();
-        Ok(Observed {
-            signals: signals
-                .map(|(signal, it)| (*signal, observation(*it)))
-                .collect(),
-            layout: Some(fake.layout),
-        })
-    }
-
-    fn pods(&self) -> Vec<Arc<Pod>> {
-        self.0.lock().pods.clone()
-    }
-
-    async fn usages(&self, depth: UsageDepth) -> Result<PodUsages, String> {
-        let fake = &mut *self.0.lock();
-        fake.log.push(format!("measure {depth:?}"));
-        if fake.is_unmeasurable {
-            return Err("no".to_owned());
-        }
-        Ok(fake.usages.clone())
-    }
-
-    async fn reclaim(&self, what: Reclaim) -> Result<bool, String> {
-        let fake = &mut *self.0.lock();
-        let name = match what {
-            Reclaim::Containers => "containers",
-            Reclaim::Images => "images",
-        };
-        fake.log.push(format!("reclaim {name}"));
-        match fake.reclaimable.remove(name) {
-            Some((signal, bytes)) => {
-                *fake.available.entry(signal).or_default() += bytes;
-                Ok(true)
-            }
-            None => Err("nothing to reclaim".to_owned()),
-        }
-    }
-
-    async fn evict(&self, pod: &Arc<Pod>, eviction: Eviction) -> Result<(), String> {
-        let fake = &mut *self.0.lock();
-        fake.log.push(format!("evict {}", identity::name(pod)));
-        fake.evictions.push(eviction);
-        fake.pods
-            .retain(|other| PodUid::of(other) != PodUid::of(pod));
-        if let Some((signal, bytes)) = fake.frees {
-            *fake.available.entry(signal).or_default() += bytes;
-        }
-        Ok(())
-    }
-
-    async fn remove_containers(&self, pods: &[PodUid]) -> Result<(), String> {
-        let fake = &mut *self.0.lock();
-        let names: Vec<&str> = pods.iter().map(PodUid::as_str).collect();
-        fake.log.push(format!("remove {}", names.join(" ")));
-        Ok(())
-    }
-
-    async fn memory_is_scarce(&self, marks: &[MemoryMark]) {
-        self.0.lock().marks = marks.to_vec();
-        if marks.is_empty() {
-            std::future::pending::<()>().await;
-        }
-        self.1.notified().await;
-    }
-
-    fn is_cleaned_up(&self, _: &PodUid) -> bool {
-        !self.0.lock().keeps_resources
-    }
-}
-
-impl FakeNode {
-    fn add(&self, pod: Value, usage: PodUsage) {
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        let mut fake = self.0.lock();
-        fake.usages.insert(PodUid::of(&pod), usage);
-        fake.pods.push(Arc::new(pod));
-    }
-
-    fn set(&self, signal: Signal, available: u64) {
-        self.0.lock().available.insert(signal, available);
-    }
-
-    fn log(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().log)
-    }
-}
-
-fn pod(name: &str, spec: Value) -> Value {
-    let mut pod = json!({
-        "metadata": {"name": name, "namespace": "ns", "uid": name},
-        "spec": {"containers": [{"name": "c"}]},
-    });
-    for (key, value) in spec.as_object().unwrap() {
-        pod["spec"][key] = value.clone();
-    }
-    pod
-}
-
-fn memory(bytes: u64) -> PodUsage {
-    let container = ContainerUsage {
-        memory: Some(bytes),
-        ..ContainerUsage::default()
-    };
-    PodUsage {
-        memory: Some(bytes),
-        containers: [("c".to_owned(), container)].into(),
-        ..PodUsage::default()
-    }
-}
-
-fn logs(bytes: u64) -> PodUsage {
-    let container = ContainerUsage {
-        logs: Some(FileUsage { bytes, inodes: 1 }),
-        layer: Some(FileUsage::default()),
-        ..ContainerUsage::default()
-    };
-    PodUsage {
-        containers: [("c".to_owned(), container)].into(),
-        ..PodUsage::default()
-    }
-}
-
-fn amount(units: i128) -> AmountOrShare {
-    AmountOrShare::Amount(units * NANOS)
-}
-
-/// A manager with thresholds of 100 for memory, the file system and process IDs, and its events.
-fn manager(change: impl FnOnce(&mut EvictionOptions)) -> (EvictionManager, EventQueue) {
-    let signals = [
-        Signal::MemoryAvailable,
-        Signal::NodeFsAvailable,
-        Signal::PidAvailable,
-    ];
-    let mut options = EvictionOptions {
-        thresholds: signals
-            .map(|signal| Threshold::hard(signal, amount(100)))
-            .into(),
-        ..EvictionOptions::default()
-    };
-    change(&mut options);
-    let (recorder, events) = EventRecorder::new("node");
-    (EvictionManager::new(options, recorder), events)
-}
-
-fn recorded(events: &mut EventQueue) -> Vec<Event> {
-    std::iter::from_fn(|| events.try_recv().ok()).collect()
-}
-
-fn reasons(events: &[Event]) -> Vec<&str> {
-    events
-        .iter()
-        .filter_map(|it| it.reason.as_deref())
-        .collect()
-}
 
 #[tokio::test(start_paused = true)]
 async fn the_first_by_rank_is_evicted_and_everybody_is_told() {
