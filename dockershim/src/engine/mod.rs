@@ -233,19 +233,25 @@ impl Engine {
     pub async fn refresh_info(&self) -> Result<Arc<Connection>, EngineError> {
         let described = self.connection()?;
         let info = Arc::new(EngineInfo::from(self.describe_by(&described.docker).await?));
-        self.info.store(Some(Arc::clone(&info)));
         let connection = Arc::new(Connection {
-            info,
+            info: Arc::clone(&info),
             ..(*described).clone()
         });
         let new = Arc::new(ConnectionState::Connected(Arc::clone(&connection)));
-        self.state.rcu(|current| match &**current {
-            ConnectionState::Connected(current) if Arc::ptr_eq(current, &described) => {
-                Arc::clone(&new)
-            }
-            // A connection that was made meanwhile has a description of its own.
-            _ => Arc::clone(current),
+        // A connection that was made meanwhile has a description of its own.
+        let is_described = |state: &ConnectionState| {
+            let ConnectionState::Connected(current) = state else {
+                return false;
+            };
+            Arc::ptr_eq(current, &described)
+        };
+        let before = self.state.rcu(|current| match is_described(current) {
+            true => Arc::clone(&new),
+            false => Arc::clone(current),
         });
+        if is_described(&before) {
+            self.info.store(Some(info));
+        }
         Ok(connection)
     }
 
