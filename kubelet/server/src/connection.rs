@@ -279,7 +279,7 @@ async fn serve_connection(
 
 /// Answers a request, and counts it if the service has metrics.
 async fn answer(
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     service: Service,
     peer: PeerCertificates,
     place: Arc<ConnectionSlot>,
@@ -288,7 +288,11 @@ async fn answer(
     let serving = service
         .counted
         .as_ref()
-        .map(|(metrics, server)| metrics.begin(&request, *server));
+        .map(|(metrics, server)| Arc::new(metrics.begin(&request, *server)));
+    if let Some(serving) = &serving {
+        // A request that becomes a stream is in flight until that ends.
+        request.extensions_mut().insert(Arc::clone(serving));
+    }
     let (answer, busy) = answer_who_is_let_in(request, service, peer, place).await?;
     Ok(attach_to_body(answer, (busy, serving)))
 }

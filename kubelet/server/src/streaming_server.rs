@@ -20,6 +20,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     NodeView,
     bounds::{GatePermit, Gates},
+    metrics::Serving,
     response::error,
 };
 
@@ -102,7 +103,9 @@ impl StreamingServer {
                 Err(fault) => return error(StatusCode::BAD_GATEWAY, fault),
             };
         }
-        let response = proxy.forward_with(request, backend, place).await;
+        let serving = request.extensions().get::<Arc<Serving>>().cloned();
+        let kept = (place, serving);
+        let response = proxy.forward_with(request, backend, kept).await;
         if response.status() == StatusCode::BAD_GATEWAY {
             self.forget(backend);
         }

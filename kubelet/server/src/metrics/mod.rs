@@ -23,7 +23,7 @@ use tracing::warn;
 
 use self::process::Process;
 pub(super) use self::{
-    http::{HttpMetrics, ServerType, route},
+    http::{HttpMetrics, ServerType, Serving, route},
     slis::HealthResults,
 };
 use super::{NodeView, response::error};

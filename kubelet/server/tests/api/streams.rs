@@ -266,6 +266,35 @@ async fn commands_may_be_longer_than_a_uri() {
 }
 
 #[tokio::test]
+async fn a_stream_is_in_flight_until_it_ends() {
+    let node = Node::in_cluster().await;
+    streaming_server(&node).await;
+    let admin = node.admin();
+    let labels = "{method=\"POST\",path=\"exec\",server_type=\"readwrite\",long_running=\"true\"}";
+    let count = async |suffix: &str| {
+        let page = admin.get("/metrics").await.body;
+        let series = format!("kubelet_http_{suffix}{labels} ");
+        let mut lines = page.lines();
+        let value = lines.find_map(|line| line.strip_prefix(&series));
+        value.map(str::to_owned)
+    };
+    let headers = ["Connection: Upgrade", "Upgrade: SPDY/3.1"];
+    let mut stream = admin.send("POST", EXEC, &headers, "").await.unwrap();
+    read_head(&mut stream).await;
+    assert_eq!(count("inflight_requests").await.as_deref(), Some("1"));
+    let durations = "requests_duration_seconds_count";
+    assert_eq!(count(durations).await.as_deref(), Some("0"));
+    drop(stream);
+    let ended = timeout(SOON, async {
+        while count("inflight_requests").await.as_deref() != Some("0") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    ended.await.unwrap();
+    assert_eq!(count(durations).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
 async fn streams_end_with_the_kubelet() {
     let node = Node::in_cluster().await;
     streaming_server(&node).await;
