@@ -37,6 +37,9 @@ fn text(cluster: &Cluster, pem: &Path) -> String {
     if cluster.insecure_skip_tls_verify {
         lines.push("    insecure-skip-tls-verify: true".to_owned());
     }
+    if !cluster.proxy_url.is_empty() {
+        lines.push(format!("    proxy-url: {}", quoted(&cluster.proxy_url)));
+    }
     lines.push(format!("    server: {}", quoted(&cluster.server)));
     if !cluster.tls_server_name.is_empty() {
         let name = quoted(&cluster.tls_server_name);
@@ -53,4 +56,27 @@ fn text(cluster: &Cluster, pem: &Path) -> String {
          - name: default-auth\n  user:\n    client-certificate: {pem}\n    client-key: {pem}\n"
     ));
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubeconfig::ClusterAccess;
+
+    #[test]
+    fn the_way_to_the_api_server_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubelet.conf");
+        let cluster = Cluster {
+            server: "https://api.test:6443".to_owned(),
+            tls_server_name: "kubernetes".to_owned(),
+            insecure_skip_tls_verify: true,
+            certificate_authority: "/etc/ca.pem".to_owned(),
+            proxy_url: "http://user:p@p:3128".to_owned(),
+            ..Cluster::default()
+        };
+        write(&path, &cluster, Path::new("/pki/node.pem")).unwrap();
+        let written = ClusterAccess::read(&path).unwrap();
+        assert_eq!(written.cluster, cluster);
+    }
 }

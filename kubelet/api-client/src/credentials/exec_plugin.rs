@@ -94,6 +94,8 @@ struct ExecCluster {
     insecure_skip_tls_verify: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
     certificate_authority_data: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    proxy_url: String,
     #[serde(skip_serializing_if = "Value::is_null")]
     config: Value,
 }
@@ -230,6 +232,7 @@ impl ExecPlugin {
                 certificate_authority_data: authorities
                     .map(|text| BASE64_STANDARD.encode(text))
                     .unwrap_or_default(),
+                proxy_url: cluster.proxy_url.clone(),
                 config: config.map_or(Value::Null, |found| found.extension.clone()),
             })
         });

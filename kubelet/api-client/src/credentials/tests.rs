@@ -12,7 +12,7 @@ fn credentials(
     let text = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
          clusters:\n- name: c\n  cluster:\n    server: https://a:6443\n    \
-         certificate-authority-data: Q0E=\n    extensions:\n    \
+         certificate-authority-data: Q0E=\n    proxy-url: http://p:3128\n    extensions:\n    \
          - name: client.authentication.k8s.io/exec\n      extension: {{audience: x}}\n\
          users:\n- name: u\n  user: {user}\n"
     );
@@ -256,6 +256,7 @@ async fn a_plugin_gets_what_it_needs() {
             "cluster": {
                 "server": "https://a:6443",
                 "certificate-authority-data": "Q0E=",
+                "proxy-url": "http://p:3128",
                 "config": {"audience": "x"},
             },
         },
