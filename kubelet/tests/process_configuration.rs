@@ -261,7 +261,7 @@ async fn the_environment_names_proxies() {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
     let variables = [
         format!("HTTP_PROXY=http://user:pass@{address}"),
-        format!("https_proxy={address}"),
+        format!("HTTPS_PROXY={address}"),
         "NO_PROXY=other.test".to_owned(),
     ];
     let kubelet = start_with(

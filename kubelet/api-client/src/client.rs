@@ -200,7 +200,7 @@ pub async fn reload_identity(
 
 /// The proxy of the kubeconfig, or those of the environment, as upstream.
 fn proxies(access: &ClusterAccess) -> Result<Proxies, ClientError> {
-    let proxy = &access.cluster.proxy_url;
+    let proxy = &access.cluster.proxy_url.0;
     if proxy.is_empty() {
         return Ok(Proxies::of_environment()?);
     }

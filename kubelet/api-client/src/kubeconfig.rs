@@ -15,6 +15,8 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 
 pub use self::file::Cluster;
 use self::file::KubeconfigFile;
+#[cfg(test)]
+pub(crate) use self::file::Secret;
 pub(crate) use self::file::{ExecConfig, User};
 use super::identity::{IdentityError, certified_key};
 

@@ -37,8 +37,8 @@ fn text(cluster: &Cluster, pem: &Path) -> String {
     if cluster.insecure_skip_tls_verify {
         lines.push("    insecure-skip-tls-verify: true".to_owned());
     }
-    if !cluster.proxy_url.is_empty() {
-        lines.push(format!("    proxy-url: {}", quoted(&cluster.proxy_url)));
+    if !cluster.proxy_url.0.is_empty() {
+        lines.push(format!("    proxy-url: {}", quoted(&cluster.proxy_url.0)));
     }
     lines.push(format!("    server: {}", quoted(&cluster.server)));
     if !cluster.tls_server_name.is_empty() {
@@ -61,7 +61,7 @@ fn text(cluster: &Cluster, pem: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubeconfig::ClusterAccess;
+    use crate::kubeconfig::{ClusterAccess, Secret};
 
     #[test]
     fn the_way_to_the_api_server_is_kept() {
@@ -72,11 +72,12 @@ mod tests {
             tls_server_name: "kubernetes".to_owned(),
             insecure_skip_tls_verify: true,
             certificate_authority: "/etc/ca.pem".to_owned(),
-            proxy_url: "http://user:p@p:3128".to_owned(),
+            proxy_url: Secret("http://user:hidden@p:3128".to_owned()),
             ..Cluster::default()
         };
         write(&path, &cluster, Path::new("/pki/node.pem")).unwrap();
         let written = ClusterAccess::read(&path).unwrap();
         assert_eq!(written.cluster, cluster);
+        assert!(!format!("{written:?}").contains("hidden"));
     }
 }

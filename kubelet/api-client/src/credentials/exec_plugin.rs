@@ -232,7 +232,7 @@ impl ExecPlugin {
                 certificate_authority_data: authorities
                     .map(|text| BASE64_STANDARD.encode(text))
                     .unwrap_or_default(),
-                proxy_url: cluster.proxy_url.clone(),
+                proxy_url: cluster.proxy_url.0.clone(),
                 config: config.map_or(Value::Null, |found| found.extension.clone()),
             })
         });

@@ -55,8 +55,8 @@ pub struct Cluster {
     pub certificate_authority: String,
     /// The certificate authorities in PEM, as base64; takes precedence over the file.
     pub certificate_authority_data: String,
-    /// URL of a proxy, instead of those of the environment.
-    pub proxy_url: String,
+    /// URL of a proxy, instead of those of the environment. It may contain a password.
+    pub(crate) proxy_url: Secret,
     pub(crate) extensions: Vec<Extension>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct AuthProvider {
 }
 
 /// A text that is not shown, neither in logs nor in errors.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Secret(pub(crate) String);
 
 impl<'de> Deserialize<'de> for Secret {
