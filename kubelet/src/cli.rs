@@ -1,6 +1,7 @@
 //! The command line: upstream's kubelet flags, `kubelet status`, `kubelet logs` and `kubelet gc`.
 
 mod checkpoint;
+mod container_gc;
 mod gc;
 mod logs;
 mod node_ips;
@@ -12,8 +13,6 @@ mod value;
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, builder::StyledStr, error::ErrorKind};
-use go_duration::GoDuration;
-use kubelet_garbage_collector::ContainerGcOptions;
 use serde_json::{Map, Value};
 use table::{Flag, GROUPS, Target};
 use value::Kind;
@@ -180,7 +179,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         bootstrap_checkpoint_path: text("bootstrap-checkpoint-path").map(PathBuf::from),
         bootstrap_checkpoint_key: text("bootstrap-checkpoint-key").map(PathBuf::from),
         runtime_cgroups: text("runtime-cgroups"),
-        container_gc: container_gc(matches)?,
+        container_gc: container_gc::options(matches)?,
         set_kernel_tunables: switch(matches, "set-kernel-tunables", true),
         external_cloud_provider: cloud_provider(text("cloud-provider").as_deref())?,
         lock_file: lock_file(text("lock-file"), matches)?,
@@ -214,32 +213,6 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
     }
     checkpoint::check(&flags)?;
     Ok(flags)
-}
-
-/// How many dead containers are kept.
-fn container_gc(matches: &ArgMatches) -> Result<ContainerGcOptions, String> {
-    let number = |name: &str, default: i32| {
-        let Some(number) = matches.get_one::<Value>(name).and_then(Value::as_i64) else {
-            return Ok(default);
-        };
-        i32::try_from(number).map_err(|_| format!("--{name}: {number} is too large"))
-    };
-    let default = ContainerGcOptions::default();
-    let name = "minimum-container-ttl-duration";
-    let age = matches.get_one::<Value>(name).and_then(Value::as_str);
-    let age = age.and_then(|text| text.parse::<GoDuration>().ok());
-    Ok(ContainerGcOptions {
-        min_age: match age.map(GoDuration::to_std) {
-            None => default.min_age,
-            Some(Some(age)) => age,
-            Some(None) => return Err(format!("--{name}: must not be negative")),
-        },
-        max_per_pod_container: number(
-            "maximum-dead-containers-per-container",
-            default.max_per_pod_container,
-        )?,
-        max_containers: number("maximum-dead-containers", default.max_containers)?,
-    })
 }
 
 /// The value of a flag on the command line, with repeated flags merged.
@@ -456,31 +429,6 @@ mod tests {
         };
         assert_eq!(options.root_dir, PathBuf::from("/r"));
         assert!(error(&["gc"]).contains("--dry-run"));
-    }
-
-    #[test]
-    fn dead_containers() {
-        let Ok(Command::Run(flags)) = parse([
-            "kubelet",
-            "--minimum-container-ttl-duration=1m",
-            "--maximum-dead-containers-per-container=3",
-            "--maximum-dead-containers=-1",
-        ]) else {
-            panic!("not a run");
-        };
-        assert_eq!(
-            flags.container_gc,
-            ContainerGcOptions {
-                min_age: std::time::Duration::from_secs(60),
-                max_per_pod_container: 3,
-                max_containers: -1,
-            }
-        );
-        assert_eq!(flags.without_effect, [""; 0]);
-        let text = error(&["--minimum-container-ttl-duration=-1m"]);
-        assert!(text.contains("must not be negative"), "{text}");
-        let text = error(&["--maximum-dead-containers=3000000000"]);
-        assert!(text.contains("too large"), "{text}");
     }
 
     #[test]
