@@ -104,7 +104,7 @@ impl CgroupSettings {
 
     /// Writes the settings of every running container that does not have them or has others, and
     /// forgets removed containers.
-    pub async fn write_missing(&self, snapshot: &Snapshot) {
+    pub async fn restore(&self, snapshot: &Snapshot) {
         let mut attempts = self.attempts.lock().await;
         attempts.retain(|id, _| snapshot.contains(id));
         for container in snapshot.containers() {
@@ -255,7 +255,7 @@ mod tests {
         let wanted = [("memory.high", "100"), ("memory.oom.group", "1")];
         // The shim crashed before it wrote them.
         let settings = node.settings();
-        settings.write_missing(&snapshot(PID, &wanted)).await;
+        settings.restore(&snapshot(PID, &wanted)).await;
         assert_eq!(node.file("memory.high"), "100");
         assert_eq!(node.file("memory.oom.group"), "1");
 
@@ -277,14 +277,14 @@ mod tests {
         assert_eq!(node.file("memory.oom.group"), "1");
         node.start(PID + 1);
         let again = node.settings();
-        again.write_missing(&snapshot(PID + 1, &wanted)).await;
+        again.restore(&snapshot(PID + 1, &wanted)).await;
         assert_eq!(node.file("memory.high"), "200");
         assert_eq!(node.file("memory.oom.group"), "1");
         assert_eq!(again.failed(), 0);
 
-        again.write_missing(&Snapshot::default()).await;
+        again.restore(&Snapshot::default()).await;
         node.start(PID + 2);
-        again.write_missing(&snapshot(PID + 2, &wanted)).await;
+        again.restore(&snapshot(PID + 2, &wanted)).await;
         assert_eq!(node.file("memory.high"), "100");
     }
 
@@ -293,22 +293,22 @@ mod tests {
         let node = Node::new();
         let settings = node.settings();
         let wanted = [("memory.high", "100"), ("memory.low", "1")];
-        settings.write_missing(&snapshot(PID, &wanted)).await;
+        settings.restore(&snapshot(PID, &wanted)).await;
         assert_eq!(settings.failed(), 1);
         let group = node.dir.path().join("cgroup").join(ID);
         fs::write(group.join("memory.low"), "").unwrap();
-        settings.write_missing(&snapshot(PID, &wanted)).await;
+        settings.restore(&snapshot(PID, &wanted)).await;
         assert_eq!(
             (settings.failed(), node.file("memory.low").as_str()),
             (1, "1")
         );
         fs::write(group.join("memory.high"), "max").unwrap();
-        settings.write_missing(&snapshot(PID, &wanted)).await;
+        settings.restore(&snapshot(PID, &wanted)).await;
         assert_eq!(node.file("memory.high"), "100");
         assert_eq!(settings.failed(), 1);
         // It is not written without need: the kernel shows values in its own form.
         fs::write(group.join("memory.low"), "1\n").unwrap();
-        settings.write_missing(&snapshot(PID, &wanted)).await;
+        settings.restore(&snapshot(PID, &wanted)).await;
         assert_eq!(node.file("memory.low"), "1\n");
     }
 }

@@ -369,7 +369,7 @@ impl ModelSync {
     /// Applies what can be set only once a container runs, where it is missing.
     async fn apply_settings(&self) {
         let snapshot = self.model.snapshot();
-        self.cgroup_settings.write_missing(&snapshot).await;
+        self.cgroup_settings.restore(&snapshot).await;
         self.shaping.set_missing(&snapshot).await;
     }
 
