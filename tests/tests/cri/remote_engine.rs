@@ -52,6 +52,12 @@ async fn nothing_is_read_of_processes_that_bear_its_numbers() {
     let stats = cri.runtime.container_stats(request).await.unwrap();
     let stats = stats.into_inner().stats.unwrap();
     assert_eq!((stats.cpu, stats.memory), (None, None));
+    let request = cri::ImageFsInfoRequest::default();
+    let info = cri.images.image_fs_info(request).await.unwrap();
+    let images = &info.into_inner().image_filesystems[0];
+    assert!(images.used_bytes.unwrap().value > 0);
+    // The directory of this name on this machine is another one.
+    assert_eq!(images.inodes_used, None);
     let request = cri::PodSandboxStatsRequest {
         pod_sandbox_id: pod.clone(),
     };
