@@ -51,7 +51,8 @@ pub struct Cli {
     #[arg(long, value_name = "NAME", default_value = "cni")]
     pub network_plugin: String,
 
-    /// Image of every pod sandbox; the default is built in and needs no registry
+    /// Image of every pod sandbox; the default is built in and needs no registry. Credentials for
+    /// another one are read from config.json in --root-directory, or from ~/.docker/config.json
     #[arg(long, value_name = "IMAGE", default_value = images::BUILT_IN_PAUSE)]
     pub pod_infra_container_image: String,
 

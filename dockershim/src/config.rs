@@ -19,6 +19,7 @@ use go_duration::GoDuration;
 
 pub(crate) use log::parse_driver as parse_log_driver;
 pub use log::{EngineLog, LogDriver, LogFormat};
+use registry_credentials::docker_config_files::DockerConfigFiles;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
@@ -49,6 +50,8 @@ pub struct Config {
     pub pod_infra_container_image: String,
     /// The sandbox image, normalised.
     pub pause_reference: Reference,
+    /// Where credentials for the sandbox image's registry may be.
+    pub docker_config: DockerConfigFiles,
     /// A pull without progress for this long is cancelled.
     pub image_pull_progress_deadline: Duration,
     /// When a negative `oom_score_adj` is raised.
@@ -125,6 +128,9 @@ impl TryFrom<&Cli> for Config {
         }
         parse_duration(&cli.runtime_request_timeout).map_err(bad("runtime-request-timeout"))?;
         let image = &cli.pod_infra_container_image;
+        let root_directory = parse_root(&cli.root_directory).map_err(bad("root-directory"))?;
+        // systemd sets no HOME for services of root.
+        let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Ok(Self {
             listen: parse_listen(&cli.container_runtime_endpoint)
                 .map_err(bad("container-runtime-endpoint"))?,
@@ -134,6 +140,7 @@ impl TryFrom<&Cli> for Config {
             pod_cidrs: pod_cidr::parse(&cli.pod_cidr).map_err(bad("pod-cidr"))?,
             pause_reference: image.parse().map_err(bad("pod-infra-container-image"))?,
             pod_infra_container_image: image.clone(),
+            docker_config: DockerConfigFiles::new(&root_directory, &home),
             image_pull_progress_deadline: parse_progress(&cli.image_pull_progress_deadline)
                 .map_err(bad("image-pull-progress-deadline"))?,
             clamp_oom_score_adj: cli
@@ -148,7 +155,7 @@ impl TryFrom<&Cli> for Config {
                 max_file: log::parse_max_file(cli.engine_log_max_file)
                     .map_err(bad("engine-log-max-file"))?,
             },
-            root_directory: parse_root(&cli.root_directory).map_err(bad("root-directory"))?,
+            root_directory,
             streaming: cri_streaming::Config {
                 tls: read_tls(cli)?,
                 ..cri_streaming::Config::new(

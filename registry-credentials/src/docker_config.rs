@@ -7,10 +7,9 @@ use base64::{
     alphabet::STANDARD,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
-use kubelet_pod_spec::json;
-use serde::Deserialize;
+use serde::{Deserialize, de::Error as _};
 
-use super::Credential;
+use crate::Credential;
 
 /// Credentials by registry: a host, which may contain globs, and an optional path.
 pub type DockerConfig = BTreeMap<String, Credential>;
@@ -73,10 +72,13 @@ pub fn from_dockercfg(bytes: &[u8]) -> Result<DockerConfig, DockerConfigError> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DockerConfigError> {
-    json::from_slice(bytes).map_err(|error| DockerConfigError::Json {
-        line: error.line(),
-        column: error.column(),
-    })
+    // Decoding from text, as everywhere else: a second kind of input adds a copy of the decoders.
+    let text = std::str::from_utf8(bytes).map_err(serde_json::Error::custom);
+    text.and_then(serde_json::from_str)
+        .map_err(|error| DockerConfigError::Json {
+            line: error.line(),
+            column: error.column(),
+        })
 }
 
 fn entries(raw: BTreeMap<String, Option<Entry>>) -> Result<DockerConfig, DockerConfigError> {

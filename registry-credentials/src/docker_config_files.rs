@@ -1,36 +1,35 @@
-//! The node's own docker configuration.
+//! The places where a node has a docker configuration.
 
 use std::{
-    fs, io,
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
 use tracing::warn;
 
-use super::docker_config::{self, DockerConfig, DockerConfigError};
+use crate::docker_config::{self, DockerConfig, DockerConfigError};
 
-type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;
+/// The largest file that is read, in bytes.
+const LIMIT: u64 = 4 * 1024 * 1024;
+
+type Parse = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;
 
 /// Possible locations of the node's docker configuration.
-#[derive(Debug)]
-pub struct NodeDockerConfig {
+#[derive(Clone, Debug)]
+pub struct DockerConfigFiles {
     /// Files in order of preference, each with its parser.
-    files: Vec<(PathBuf, Read)>,
+    files: Vec<(PathBuf, Parse)>,
 }
 
-impl NodeDockerConfig {
+impl DockerConfigFiles {
     /// The candidate files. Only the first one that can be read and parsed counts: `config.json` in
-    /// `root_dir`, the working directory, `$HOME/.docker` and `/.docker`; then `.dockercfg` in
-    /// `root_dir`, the working directory, `$HOME` and `/`.
-    pub fn new(root_dir: &Path) -> Self {
-        let home = std::env::var_os("HOME").map(PathBuf::from);
-        Self::with_home(root_dir, &home.unwrap_or_default())
-    }
-
-    fn with_home(root_dir: &Path, home: &Path) -> Self {
-        let working_dir = Path::new(".");
+    /// `first`, the working directory, `home/.docker` and `/.docker`; then `.dockercfg` in `first`,
+    /// the working directory, `home` and `/`.
+    pub fn new(first: &Path, home: &Path) -> Self {
+        let (working_dir, root) = (Path::new("."), Path::new("/"));
         let json = [
-            root_dir,
+            first,
             working_dir,
             &home.join(".docker"),
             Path::new("/.docker"),
@@ -38,13 +37,13 @@ impl NodeDockerConfig {
         .map(|dir| {
             (
                 dir.join("config.json"),
-                docker_config::from_config_json as Read,
+                docker_config::from_config_json as Parse,
             )
         });
-        let legacy = [root_dir, working_dir, home, Path::new("/")].map(|dir| {
+        let legacy = [first, working_dir, home, root].map(|dir| {
             (
                 dir.join(".dockercfg"),
-                docker_config::from_dockercfg as Read,
+                docker_config::from_dockercfg as Parse,
             )
         });
         Self {
@@ -55,8 +54,8 @@ impl NodeDockerConfig {
     /// Reads the node's credentials. Blocks. Upstream caches them for five minutes; a read is cheap
     /// compared with a pull, and without a cache a new password takes effect at once.
     pub fn read(&self) -> DockerConfig {
-        for (path, read) in &self.files {
-            let bytes = match fs::read(path) {
+        for (path, parse) in &self.files {
+            let bytes = match read(path) {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     if !matches!(
@@ -71,7 +70,7 @@ impl NodeDockerConfig {
                     continue;
                 }
             };
-            match read(&bytes) {
+            match parse(&bytes) {
                 Ok(config) => return config,
                 Err(error) => {
                     warn!(
@@ -85,8 +84,20 @@ impl NodeDockerConfig {
     }
 }
 
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LIMIT + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LIMIT {
+        let reason = format!("larger than {LIMIT} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -95,7 +106,12 @@ mod tests {
         let (root, home) = (dir.path().join("root"), dir.path().join("home"));
         fs::create_dir_all(home.join(".docker")).unwrap();
         fs::create_dir(&root).unwrap();
-        let node = NodeDockerConfig::with_home(&root, &home);
+        let node = DockerConfigFiles::new(&root, &home);
+        let too_large = format!(
+            "{}{}",
+            r#"{"auths": {"root": {}}}"#,
+            " ".repeat(usize::try_from(LIMIT).unwrap())
+        );
         let registries = || node.read().into_keys().collect::<Vec<_>>();
         for (path, text, expected) in [
             (
@@ -114,6 +130,7 @@ mod tests {
                 "home",
             ),
             (root.join("config.json"), "broken", "home"),
+            (root.join("config.json"), too_large.as_str(), "home"),
             (
                 root.join("config.json"),
                 r#"{"auths": {"root": {}}}"#,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tracing::warn;
 
-use super::{
-    CredentialSource, TrackedCredential,
+use crate::{
+    Credential,
     docker_config::DockerConfig,
     registry_url::{self, RegistryUrl},
 };
@@ -13,15 +13,23 @@ use super::{
 /// Name of the default registry in docker configurations.
 const DEFAULT_REGISTRY: &str = "index.docker.io";
 
-/// Credentials by registry, optionally with a path prefix.
-#[derive(Debug, Default)]
-pub struct Keyring {
-    by_registry: BTreeMap<String, Vec<TrackedCredential>>,
+/// Credentials, or what was made of them, by registry, optionally with a path prefix.
+#[derive(Debug)]
+pub struct Keyring<T = Credential> {
+    by_registry: BTreeMap<String, Vec<T>>,
 }
 
-impl Keyring {
-    /// Adds the credentials of a docker configuration.
-    pub fn add(&mut self, source: &CredentialSource, config: DockerConfig) {
+impl<T> Default for Keyring<T> {
+    fn default() -> Self {
+        Self {
+            by_registry: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T: Clone> Keyring<T> {
+    /// Adds what `of` makes of each credential of a docker configuration.
+    pub fn add(&mut self, config: DockerConfig, of: impl Fn(Credential) -> T) {
         for (registry, credential) in config {
             let Some(key) = key(&registry) else {
                 warn!(
@@ -30,18 +38,14 @@ impl Keyring {
                 );
                 continue;
             };
-            let tracked = TrackedCredential {
-                hash: credential.hash(),
-                credential,
-                source: source.clone(),
-            };
-            self.by_registry.entry(key).or_default().push(tracked);
+            let entries = self.by_registry.entry(key).or_default();
+            entries.push(of(credential));
         }
     }
 
     /// All credentials that match a repository, longer paths before shorter ones. A registry may
     /// have several, so that a password can be rotated without a gap.
-    pub fn lookup(&self, repository: &str) -> Vec<TrackedCredential> {
+    pub fn lookup(&self, repository: &str) -> Vec<T> {
         let mut found = Vec::new();
         for (key, credentials) in self.by_registry.iter().rev() {
             if registry_url::covers(key, repository) {
@@ -89,7 +93,6 @@ fn is_in_default_registry(repository: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::Credential;
 
     /// User names that a keyring with these registries finds.
     fn users(registries: &[&str], repository: &str) -> Vec<String> {
@@ -100,10 +103,9 @@ mod tests {
                 ..Credential::default()
             };
             let config = DockerConfig::from([((*registry).to_owned(), credential)]);
-            keyring.add(&CredentialSource::Node, config);
+            keyring.add(config, |credential| credential.username);
         }
-        let found = keyring.lookup(repository).into_iter();
-        found.map(|tracked| tracked.credential.username).collect()
+        keyring.lookup(repository)
     }
 
     #[test]

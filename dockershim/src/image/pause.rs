@@ -1,8 +1,11 @@
 //! The sandbox image: the built-in one, loaded into the engine if missing, or another one that is
 //! pulled.
 
-use std::io;
+use std::{io, sync::Arc};
 
+use cri_proto::runtime::v1::AuthConfig;
+use image_reference::ImageReference;
+use registry_credentials::{Credential, docker_config_files::DockerConfigFiles, keyring::Keyring};
 use sha2::{Digest as _, Sha256};
 
 use super::pull;
@@ -22,7 +25,7 @@ const USER: &str = "65535:65535";
 ///
 /// # Errors
 /// The error of the engine or the registry.
-pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
+pub async fn ensure(shim: &Arc<Shim>) -> Result<String, Error> {
     let name = &shim.config.pod_infra_container_image;
     match shim.images.get_or_inspect(&shim.engine, name).await {
         Ok(known) => return Ok(known.image.id.clone()),
@@ -30,7 +33,7 @@ pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
         Err(error) => return Err(error),
     }
     if name != BUILT_IN_PAUSE {
-        return pull::by_name(shim, name, None).await;
+        return pull_privately(shim, name).await;
     }
     let _one_at_a_time = shim.loading_pause.lock().await;
     if let Ok(known) = shim.images.snapshot().find(name) {
@@ -56,6 +59,41 @@ pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
     let id = known.image.id.clone();
     tracing::info!(image = name, id, "loaded the built-in pause image");
     Ok(id)
+}
+
+/// Pulls an image with the credentials in this machine's docker configuration, one after the other,
+/// or without if none are for its registry: no kubelet sends credentials for the sandbox image.
+async fn pull_privately(shim: &Arc<Shim>, name: &str) -> Result<String, Error> {
+    let repository = ImageReference::parse(name)
+        .map_err(|error| Error::invalid("pod-infra-container-image", error.to_string()))?
+        .repository();
+    let files = shim.config.docker_config.clone();
+    // Fails only if the read panics, which counts as no credentials.
+    let credentials = tokio::task::spawn_blocking(move || credentials(&files, &repository))
+        .await
+        .unwrap_or_default();
+    let mut pulled = None;
+    for credential in credentials {
+        let auth = AuthConfig {
+            username: credential.username,
+            password: credential.password,
+            ..AuthConfig::default()
+        };
+        match pull::by_name(shim, name, Some(auth)).await {
+            Ok(id) => return Ok(id),
+            Err(error) => pulled = Some(Err(error)),
+        }
+    }
+    match pulled {
+        Some(failed) => failed,
+        None => pull::by_name(shim, name, None).await,
+    }
+}
+
+fn credentials(files: &DockerConfigFiles, repository: &str) -> Vec<Credential> {
+    let mut keyring = Keyring::default();
+    keyring.add(files.read(), |credential| credential);
+    keyring.lookup(repository)
 }
 
 /// A `docker save` archive of an image that contains only `program`. The archive is reproducible,

@@ -5,6 +5,7 @@
 
 pub mod credentials;
 pub mod error;
+mod metrics;
 mod options;
 pub mod pull_backoff;
 pub mod pull_records;
@@ -23,7 +24,7 @@ use kubelet_api_client::{
     objects::Objects,
 };
 use kubelet_cri_client::CriClient;
-use kubelet_metrics::{Collector, Exposition, Family, Histogram};
+use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -31,6 +32,7 @@ use tracing::{debug, info, warn};
 use self::{
     credentials::{Credentials, TrackedCredential},
     error::PullFailure,
+    metrics::{CheckResult, ImageMetrics},
     pull_backoff::PullUnderWay,
     pull_records::{Access, PullRecords},
     puller::{Pulled, Puller},
@@ -65,8 +67,7 @@ pub struct ImageManager {
     credentials: Credentials,
     records: PullRecords,
     events: EventRecorder,
-    /// Pull durations by size class of the image.
-    pulls: Family<Histogram, 1>,
+    metrics: ImageMetrics,
 }
 
 /// A request for an image.
@@ -92,23 +93,20 @@ impl ImageManager {
         objects: Arc<dyn Objects>,
         events: EventRecorder,
     ) -> Self {
+        let metrics = ImageMetrics::new();
         Self {
             puller: Puller::new(cri.clone(), options),
             credentials: Credentials::new(
                 root_dir,
                 &options.credential_providers,
+                metrics.plugins(),
                 objects,
                 events.clone(),
             ),
             records: PullRecords::new(root_dir, options.verification_policy.clone()),
             cri,
             events,
-            pulls: Family::histogram(
-                "kubelet_image_pull_duration_seconds",
-                "[ALPHA] Duration in seconds to pull an image.",
-                ["image_size_in_bytes"],
-                pull_sizes::SECONDS,
-            ),
+            metrics,
         }
     }
 
@@ -198,6 +196,7 @@ impl ImageManager {
         sandbox_config: &PodSandboxConfig,
         backoff: &Mutex<PullBackoff>,
     ) -> Result<PresentImage, ImageError> {
+        let mut request = self.metrics.request(policy);
         let reference =
             ImageReference::parse(requested).map_err(|source| ImageError::InvalidName {
                 image: requested.to_owned(),
@@ -216,26 +215,31 @@ impl ImageManager {
         };
         let mut credentials = None;
         if policy != Some("Always") {
-            if let Some((present, names)) = self.present(&wanted, wanted.spec.clone()).await?
-                && self
+            let found = self.present(&wanted, wanted.spec.clone()).await?;
+            request.is_present = Some(found.is_some());
+            if let Some((present, names)) = found {
+                let may_use = self
                     .may_use(&wanted, &present, names, &mut credentials)
-                    .await?
-            {
-                self.events.normal(
-                    subject,
-                    reason::PULLED,
-                    format_args!(
-                        "Container image {requested:?} already present on machine and can be \
-                         accessed by the pod"
-                    ),
-                );
-                return Ok(present);
+                    .await?;
+                request.is_pulled = Some(!may_use);
+                if may_use {
+                    self.events.normal(
+                        subject,
+                        reason::PULLED,
+                        format_args!(
+                            "Container image {requested:?} already present on machine and can be \
+                             accessed by the pod"
+                        ),
+                    );
+                    return Ok(present);
+                }
             }
             // The pod must not learn whether the image is absent or only inaccessible to it.
             if policy == Some("Never") {
                 return Err(ImageError::NeverPull(requested.to_owned()));
             }
         }
+        request.is_pulled = Some(true);
         backoff.lock().check(requested)?;
         let credentials = match credentials {
             Some(known) => known,
@@ -282,14 +286,27 @@ impl ImageManager {
         credentials: &mut Option<Vec<TrackedCredential>>,
     ) -> Result<bool, ImageError> {
         let (image, id) = (wanted.requested, &present.id);
-        match self.records.access(image, id, names).await {
-            Access::Granted => Ok(true),
-            Access::MustPull => Ok(false),
+        let result = match self.records.access(image, id, names).await {
+            Access::Unverified => CheckResult::PolicyAllows,
+            Access::Granted => CheckResult::RecordFound,
+            Access::MustPull => CheckResult::MustAuthenticate,
+            Access::Unreadable => CheckResult::Error,
             Access::Holders(holders) => {
-                let held = credentials.insert(self.look_up(wanted).await?);
-                Ok(self.records.is_held(image, id, &holders, held).await)
+                let held = self.look_up(wanted).await;
+                let held = held.inspect_err(|_| self.metrics.checked(CheckResult::Error))?;
+                let held = credentials.insert(held);
+                if self.records.is_held(image, id, &holders, held).await {
+                    CheckResult::RecordFound
+                } else {
+                    CheckResult::MustAuthenticate
+                }
             }
-        }
+        };
+        self.metrics.checked(result);
+        Ok(matches!(
+            result,
+            CheckResult::PolicyAllows | CheckResult::RecordFound
+        ))
     }
 
     async fn look_up(&self, wanted: &Wanted<'_>) -> Result<Vec<TrackedCredential>, ImageError> {
@@ -370,9 +387,7 @@ impl ImageManager {
     /// Measures, logs and records a pull that succeeded. `waited` includes the wait for its turn.
     fn report_pull(&self, wanted: &Wanted<'_>, pulled: &Pulled, waited: Duration, size: u64) {
         let image = wanted.requested;
-        self.pulls
-            .of([pull_sizes::class(size)])
-            .observe_duration(waited);
+        self.metrics.pulled(size, waited);
         info!(
             image,
             image_id = pulled.id,
@@ -395,8 +410,7 @@ impl ImageManager {
 }
 
 impl Collector for ImageManager {
-    /// The durations of image pulls.
     fn collect(&self, page: &mut Exposition) {
-        self.pulls.collect(page);
+        self.metrics.collect(page);
     }
 }

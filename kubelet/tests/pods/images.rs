@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use crate::{
+    metrics::metrics,
     node::{IMAGE, Node, Running, SECOND, pod, until},
     objects::MemoryObjects,
 };
@@ -346,6 +347,23 @@ async fn a_private_image_on_the_node_is_for_its_owners() {
     ] {
         kubelet.add(with_secrets(name, policy, secrets)).await;
         until_waiting(&kubelet, name, reason).await;
+    }
+    let page = metrics(&kubelet);
+    let requests = "kubelet_image_manager_ensure_image_requests_total";
+    for line in [
+        &format!(
+            "{requests}{{pull_policy=\"ifnotpresent\",present_locally=\"true\",pull_required=\"false\"}} 2\n"
+        ),
+        &format!(
+            "{requests}{{pull_policy=\"never\",present_locally=\"true\",pull_required=\"false\"}} 1\n"
+        ),
+        &format!(
+            "{requests}{{pull_policy=\"never\",present_locally=\"true\",pull_required=\"true\"}} "
+        ),
+        "kubelet_imagemanager_image_mustpull_checks_total{result=\"credentialRecordFound\"} 3\n",
+        "kubelet_imagemanager_image_mustpull_checks_total{result=\"mustAuthenticate\"} ",
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use cri_proto::runtime::v1 as cri;
 use e2e::{
-    cri::Cri,
+    cri::{Cri, sandbox},
     images::{self, BUSYBOX},
     node::Node,
     registry::{PASSWORD, Registry, USER},
@@ -18,7 +18,8 @@ async fn registry(node: &Node, port: u16, auth: bool) -> (Registry, String) {
         .unwrap();
     let image = registry.image("team/app:1");
     let docker = node.docker().unwrap();
-    images::load(&docker, "e2e.local/app:1", &["USER 1000:1000"])
+    let instructions = ["USER 1000:1000", "CMD [\"sleep\", \"1000\"]"];
+    images::load(&docker, "e2e.local/app:1", &instructions)
         .await
         .unwrap();
     let credentials = auth.then(|| registry.credentials());
@@ -80,6 +81,31 @@ async fn a_private_image_needs_its_credentials() {
         );
     }
     cri.pull(&image, credentials(PASSWORD)).await.unwrap();
+    assert!(cri.image(&image).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_private_sandbox_image_is_pulled_with_the_nodes_credentials() {
+    let mut node = Node::with_shim().await.unwrap();
+    let (registry, image) = registry(&node, 5003, true).await;
+    node.stop_shim().await.unwrap();
+    let flag = format!("--pod-infra-container-image={image}");
+    node.start_shim_with(&[&flag]).await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let refused = cri.run(&sandbox("pod")).await.unwrap_err();
+    assert!(refused.message().contains(&image), "{refused:?}");
+
+    // The first password is old, the second one new.
+    let address = registry.image("").trim_end_matches('/').to_owned();
+    let user = |password: &str| serde_json::json!({"username": USER, "password": password});
+    let config = serde_json::json!({"auths": {
+        format!("{address}/team"): user("old"),
+        address: user(PASSWORD),
+    }});
+    let directory = node.path("shim");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("config.json"), config.to_string()).unwrap();
+    cri.run(&sandbox("pod")).await.unwrap();
     assert!(cri.image(&image).await.unwrap().is_some());
 }
 

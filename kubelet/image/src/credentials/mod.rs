@@ -1,77 +1,28 @@
 //! Registry credentials from the pod's pull secrets, the node's docker configuration and credential
 //! provider plugins, tried in this order.
 
-pub mod docker_config;
-pub mod keyring;
-pub mod node;
 pub mod plugin;
-pub mod registry_url;
 mod secrets;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_host::repeatable;
+use registry_credentials::{
+    Credential,
+    docker_config::{DockerConfig, DockerConfigError},
+    docker_config_files::DockerConfigFiles,
+    keyring::Keyring,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use self::{
-    docker_config::DockerConfigError,
-    keyring::Keyring,
-    node::NodeDockerConfig,
-    plugin::{config::CredentialProvider, provider::Provider},
-};
-
-/// User name and password for a registry.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Credential {
-    /// The user name.
-    pub username: String,
-    /// The password.
-    pub password: String,
-    /// The user's email address. Not sent to the registry, but part of the credential's hash.
-    pub email: String,
-}
-
-impl fmt::Debug for Credential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credential").finish_non_exhaustive()
-    }
-}
-
-impl Credential {
-    /// SHA-256 of the credential in Go's JSON encoding, so that hashes match those in the upstream
-    /// kubelet's records.
-    fn hash(&self) -> String {
-        #[derive(Serialize)]
-        struct Fields<'a> {
-            #[serde(skip_serializing_if = "str::is_empty")]
-            username: &'a str,
-            #[serde(skip_serializing_if = "str::is_empty")]
-            password: &'a str,
-            #[serde(skip_serializing_if = "str::is_empty")]
-            email: &'a str,
-        }
-        let fields = Fields {
-            username: &self.username,
-            password: &self.password,
-            email: &self.email,
-        };
-        // Three strings always serialize.
-        let mut json = serde_json::to_string(&fields).unwrap_or_default();
-        for (character, escaped) in [
-            ('<', "\\u003c"),
-            ('>', "\\u003e"),
-            ('&', "\\u0026"),
-            ('\u{2028}', "\\u2028"),
-            ('\u{2029}', "\\u2029"),
-        ] {
-            json = json.replace(character, escaped);
-        }
-        format!("{:x}", Sha256::digest(json))
-    }
-}
+use self::plugin::{config::CredentialProvider, provider::Provider};
+use crate::metrics::PluginMetrics;
 
 /// Identifies an API object. The UID differs between objects that had the same name at different
 /// times.
@@ -122,12 +73,52 @@ pub enum CredentialsError {
     },
 }
 
+/// SHA-256 of a credential in Go's JSON encoding, so that hashes match those in the upstream
+/// kubelet's records.
+fn hash(credential: &Credential) -> String {
+    #[derive(Serialize)]
+    struct Fields<'a> {
+        #[serde(skip_serializing_if = "str::is_empty")]
+        username: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        password: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        email: &'a str,
+    }
+    let fields = Fields {
+        username: &credential.username,
+        password: &credential.password,
+        email: &credential.email,
+    };
+    // Three strings always serialize.
+    let mut json = serde_json::to_string(&fields).unwrap_or_default();
+    for (character, escaped) in [
+        ('<', "\\u003c"),
+        ('>', "\\u003e"),
+        ('&', "\\u0026"),
+        ('\u{2028}', "\\u2028"),
+        ('\u{2029}', "\\u2029"),
+    ] {
+        json = json.replace(character, escaped);
+    }
+    format!("{:x}", Sha256::digest(json))
+}
+
+/// Adds the credentials of a docker configuration, with their source.
+fn add(keyring: &mut Keyring<TrackedCredential>, source: &CredentialSource, config: DockerConfig) {
+    keyring.add(config, |credential| TrackedCredential {
+        hash: hash(&credential),
+        credential,
+        source: source.clone(),
+    });
+}
+
 /// All sources of credentials.
 #[derive(Debug)]
 pub struct Credentials {
     objects: Arc<dyn Objects>,
     events: EventRecorder,
-    node: Arc<NodeDockerConfig>,
+    node: Arc<DockerConfigFiles>,
     providers: Vec<Provider>,
 }
 
@@ -136,14 +127,19 @@ impl Credentials {
     pub fn new(
         root_dir: &Path,
         providers: &[CredentialProvider],
+        metrics: &Arc<PluginMetrics>,
         objects: Arc<dyn Objects>,
         events: EventRecorder,
     ) -> Self {
+        let home = std::env::var_os("HOME").map(PathBuf::from);
         Self {
             objects,
             events,
-            node: Arc::new(NodeDockerConfig::new(root_dir)),
-            providers: providers.iter().cloned().map(Provider::new).collect(),
+            node: Arc::new(DockerConfigFiles::new(root_dir, &home.unwrap_or_default())),
+            providers: providers
+                .iter()
+                .map(|config| Provider::new(config.clone(), Arc::clone(metrics)))
+                .collect(),
         }
     }
 
@@ -166,13 +162,13 @@ impl Credentials {
             .await
             .unwrap_or_default();
         let mut keyring = Keyring::default();
-        keyring.add(&CredentialSource::Node, config);
+        add(&mut keyring, &CredentialSource::Node, config);
         found.extend(keyring.lookup(repository));
 
         let mut keyring = Keyring::default();
         for provider in &self.providers {
             let (config, source) = provider.provide(repository, pod, &*self.objects).await;
-            keyring.add(&source, config);
+            add(&mut keyring, &source, config);
         }
         found.extend(keyring.lookup(repository));
         Ok(found)
@@ -191,15 +187,6 @@ mod tests {
             email: String::new(),
         };
         let json = br#"{"username":"user","password":"p\u003c\u0026\u003e"}"#;
-        assert_eq!(credential.hash(), format!("{:x}", Sha256::digest(json)));
-    }
-
-    #[test]
-    fn passwords_are_not_printed() {
-        let credential = Credential {
-            password: "hidden".to_owned(),
-            ..Credential::default()
-        };
-        assert!(!format!("{credential:?}").contains("hidden"));
+        assert_eq!(hash(&credential), format!("{:x}", Sha256::digest(json)));
     }
 }

@@ -5,13 +5,13 @@ use kubelet_api_client::{
     events::{EventRecorder, Subject, reason},
     objects::Objects,
 };
-use tracing::warn;
-
-use super::{
-    Coordinates, CredentialSource, CredentialsError,
+use registry_credentials::{
     docker_config::{DockerConfig, DockerConfigError, from_config_json, from_dockercfg},
     keyring::Keyring,
 };
+use tracing::warn;
+
+use super::{Coordinates, CredentialSource, CredentialsError, TrackedCredential, add};
 
 type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;
 
@@ -31,7 +31,7 @@ pub(super) async fn keyring(
     objects: &dyn Objects,
     pod: &Pod,
     events: &EventRecorder,
-) -> Result<Keyring, CredentialsError> {
+) -> Result<Keyring<TrackedCredential>, CredentialsError> {
     let mut missing = Vec::new();
     let mut keyring = Keyring::default();
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -73,7 +73,7 @@ pub(super) async fn keyring(
             name: reference.name.clone(),
             uid: secret.metadata.uid.clone().unwrap_or_default(),
         };
-        keyring.add(&CredentialSource::Secret(coordinates), config);
+        add(&mut keyring, &CredentialSource::Secret(coordinates), config);
     }
     if !missing.is_empty() {
         events.warning(

@@ -34,10 +34,14 @@ pub(super) struct PullRecords {
 /// Whether a pod may use an image that is on the node.
 #[derive(Debug)]
 pub(super) enum Access {
-    /// The pod may use the image.
+    /// The pod may use the image: the policy asks for no credentials.
+    Unverified,
+    /// The pod may use the image: it was pulled with credentials of the node, or without any.
     Granted,
     /// The pod may use the image only if it can pull it (again).
     MustPull,
+    /// The records cannot be read. The pod may use the image only if it can pull it.
+    Unreadable,
     /// The pod may use the image if it has one of the credentials that the image was pulled with;
     /// see [`PullRecords::is_held`].
     Holders(ImagePullCredentials),
@@ -133,12 +137,12 @@ impl PullRecords {
             Ok(found) => found,
             Err(error) => {
                 warn!(image, %error, "cannot read the pull record of an image; pulling it again");
-                return Access::MustPull;
+                return Access::Unreadable;
             }
         };
         let repository = written_repository(image);
         if !self.policy.is_verified(repository, is_ours) {
-            return Access::Granted;
+            return Access::Unverified;
         }
         match record.and_then(|mut record| record.credential_mapping.remove(repository)) {
             Some(credentials) if credentials.node_pods_accessible => Access::Granted,

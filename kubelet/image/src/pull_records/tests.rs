@@ -3,7 +3,9 @@ use kubelet_host::repeatable::Repeatable;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::credentials::{Coordinates, Credential};
+use registry_credentials::Credential;
+
+use crate::credentials::Coordinates;
 
 const ID: &str = "sha256:1";
 
@@ -39,8 +41,8 @@ fn tracked(hash: &str, source: CredentialSource) -> TrackedCredential {
 /// Whether a pod with the credentials `held` may use the image under a name.
 async fn may_use(records: &PullRecords, image: &str, held: &[TrackedCredential]) -> bool {
     match records.access(image, ID, Vec::new()).await {
-        Access::Granted => true,
-        Access::MustPull => false,
+        Access::Unverified | Access::Granted => true,
+        Access::MustPull | Access::Unreadable => false,
         Access::Holders(holders) => records.is_held(image, ID, &holders, held).await,
     }
 }

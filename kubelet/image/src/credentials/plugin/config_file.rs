@@ -7,10 +7,10 @@ use kubelet_pod_spec::{
     field::{Faults, FieldError, Path as FieldPath},
     names,
 };
+use registry_credentials::registry_url::RegistryUrl;
 use serde::Deserialize;
 
 use super::API_VERSIONS;
-use crate::credentials::registry_url::RegistryUrl;
 
 /// The only version whose requests contain service account tokens.
 const TOKEN_API_VERSION: &str = "credentialprovider.kubelet.k8s.io/v1";

@@ -6,11 +6,11 @@ use std::{collections::BTreeMap, time::Duration};
 use go_duration::GoDuration;
 use kubelet_host::bounded_program::{self, Limits, ProgramError};
 use kubelet_pod_spec::json::from_slice;
+use registry_credentials::{Credential, docker_config::DockerConfig};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::config::CredentialProvider;
-use crate::credentials::{Credential, docker_config::DockerConfig};
 
 /// Limits of a run. Upstream has the same deadline.
 const LIMITS: Limits = Limits {

@@ -1,6 +1,6 @@
 //! A plugin and its cached responses.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use futures::{
     FutureExt as _,
@@ -12,6 +12,7 @@ use kubelet_api_client::{
     tokens::TokenCache,
 };
 use parking_lot::Mutex;
+use registry_credentials::{docker_config::DockerConfig, registry_url};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -20,8 +21,9 @@ use super::{
     config::{CredentialProvider, TokenAttributes, TokenCacheType},
     exec::{CacheScope, ExecError, Request, Response, exec},
 };
-use crate::credentials::{
-    Coordinates, CredentialSource, docker_config::DockerConfig, registry_url,
+use crate::{
+    credentials::{Coordinates, CredentialSource},
+    metrics::PluginMetrics,
 };
 
 /// A plugin. Identical concurrent requests share one run.
@@ -30,6 +32,7 @@ pub struct Provider {
     cache: Mutex<BTreeMap<CacheKey, Cached>>,
     tokens: TokenCache,
     runs: Mutex<BTreeMap<RunKey, WeakShared<Run>>>,
+    metrics: Arc<PluginMetrics>,
 }
 
 type Run = BoxFuture<'static, Result<Response, ExecError>>;
@@ -101,12 +104,13 @@ enum ProvideError {
 
 impl Provider {
     /// A plugin with an empty cache.
-    pub fn new(config: CredentialProvider) -> Self {
+    pub fn new(config: CredentialProvider, metrics: Arc<PluginMetrics>) -> Self {
         Self {
             config,
             cache: Mutex::default(),
             tokens: TokenCache::default(),
             runs: Mutex::default(),
+            metrics,
         }
     }
 
@@ -238,7 +242,8 @@ impl Provider {
                         provider = self.config.name,
                         image, "asking a credential provider"
                     );
-                    let run = exec(self.config.clone(), request).boxed().shared();
+                    let run = run(self.config.clone(), request, Arc::clone(&self.metrics));
+                    let run = run.boxed().shared();
                     if let Some(weak) = run.downgrade() {
                         runs.insert(key, weak);
                     }
@@ -248,6 +253,27 @@ impl Provider {
         };
         run.await
     }
+}
+
+/// Runs a plugin, and measures that.
+async fn run(
+    config: CredentialProvider,
+    request: Request,
+    metrics: Arc<PluginMetrics>,
+) -> Result<Response, ExecError> {
+    let name = config.name.clone();
+    let begun = Instant::now();
+    let result = exec(config, request).await;
+    // As upstream, a response that is unusable is no error of the run.
+    let has_failed = matches!(
+        result,
+        Err(ExecError::Spawn { .. }
+            | ExecError::Deadline { .. }
+            | ExecError::TooLong { .. }
+            | ExecError::Failed { .. })
+    );
+    metrics.ran(&name, begun.elapsed(), has_failed);
+    result
 }
 
 fn scope_key(scope: CacheScope, image: &str) -> ScopeKey {

@@ -14,6 +14,7 @@ use k8s_openapi::api::{
     core::v1::{PodSpec, ServiceAccount},
 };
 use kubelet_api_client::objects::Answer;
+use kubelet_metrics::{Collector as _, Exposition};
 use serde_json::{Value, json};
 
 use super::*;
@@ -61,7 +62,7 @@ impl Objects for Accounts {
 fn provider(dir: &Path, script: &str, token: Option<TokenAttributes>) -> Provider {
     let program = dir.join("plugin");
     symlink("/bin/sh", &program).unwrap();
-    Provider::new(CredentialProvider {
+    let config = CredentialProvider {
         name: "plugin".to_owned(),
         program,
         match_images: vec!["*.example".to_owned()],
@@ -70,7 +71,8 @@ fn provider(dir: &Path, script: &str, token: Option<TokenAttributes>) -> Provide
         args: vec!["-c".to_owned(), script.to_owned()],
         env: vec![("DIR".to_owned(), dir.display().to_string())],
         token_attributes: token,
-    })
+    };
+    Provider::new(config, Arc::new(PluginMetrics::new()))
 }
 
 /// A script that appends its requests to a file, one per line, and responds with `fields` and the
@@ -187,6 +189,15 @@ async fn a_plugin_that_fails_gives_nothing_and_is_asked_again() {
     assert!(error.to_string().contains("exit status: 1"), "{error}");
     fs::write(dir.path().join("good"), "").unwrap();
     assert_eq!(users(&provider, "a.example/x", &plain).await, ["me"]);
+    let mut page = Exposition::default();
+    provider.metrics.collect(&mut page);
+    let page = page.into_text();
+    for line in [
+        "kubelet_credential_provider_plugin_errors_total{plugin_name=\"plugin\"} 2\n",
+        "kubelet_credential_provider_plugin_duration_count{plugin_name=\"plugin\"} 3\n",
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
 }
 
 #[tokio::test]
