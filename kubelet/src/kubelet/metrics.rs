@@ -46,6 +46,14 @@ impl Kubelet {
                 1
             },
         );
+        let name = "kubelet_metrics_provider";
+        page.family(
+            name,
+            "gauge",
+            "[ALPHA] Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'",
+        );
+        // Containers are measured by their cgroups, as cAdvisor does.
+        page.sample(name, &[("provider", "cadvisor")], 1, None);
         parts.csi_drivers.collect(page);
         parts.analyzer.collect(page);
         parts.admission.collect(page);

@@ -107,7 +107,7 @@ impl CertificateManager {
         }
     }
 
-    /// Counts failures in `renewals`.
+    /// Counts renewals in `renewals`.
     pub fn counted(mut self, renewals: Arc<RenewalMetrics>) -> Self {
         self.renewals = Some(renewals);
         self
@@ -173,7 +173,10 @@ impl CertificateManager {
                         signer = self.signer.name, until = %pair.facts.not_after,
                         "received a new certificate"
                     );
-                    self.current.send_replace(Some(Arc::new(pair)));
+                    let before = self.current.send_replace(Some(Arc::new(pair)));
+                    if let (Some(renewals), Some(before)) = (&self.renewals, before) {
+                        renewals.replaced(before.facts.not_before);
+                    }
                     // This avoids a busy loop if the certificate does not satisfy the template.
                     time::sleep(PAUSE).await;
                 }

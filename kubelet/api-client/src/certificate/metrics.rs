@@ -1,14 +1,31 @@
-//! Metrics of this node's certificates: remaining lifetimes and failed renewals.
+//! Metrics of this node's certificates: remaining lifetimes and renewals.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use kubelet_host::clock;
-use kubelet_metrics::{Collector, Counter, Exposition, Family};
+use kubelet_metrics::{Collector, Counter, Exposition, Family, Histogram};
 
-use super::pair::Facts;
-use super::pair::PairReceiver;
+use super::pair::{Facts, PairReceiver};
 use crate::identity::ClientIdentity;
+
+const MINUTE: f64 = 60.0;
+const HOUR: f64 = 60.0 * MINUTE;
+const DAY: f64 = 24.0 * HOUR;
+const MONTH: f64 = 30.0 * DAY;
+/// Buckets for the ages of certificates, in seconds: from a minute to four years of 360 days.
+const AGES: &[f64] = &[
+    MINUTE,
+    HOUR,
+    4.0 * HOUR,
+    DAY,
+    7.0 * DAY,
+    MONTH,
+    3.0 * MONTH,
+    6.0 * MONTH,
+    12.0 * MONTH,
+    48.0 * MONTH,
+];
 
 /// The remaining lifetime of the client certificate.
 #[derive(Debug)]
@@ -54,37 +71,60 @@ impl Collector for ServingCertificateMetrics {
     }
 }
 
-/// Counts failed renewals of a certificate.
+/// The renewals of a certificate.
 #[derive(Debug)]
-pub struct RenewalMetrics(Family<Counter, 0>);
+pub struct RenewalMetrics {
+    errors: Family<Counter, 0>,
+    /// How old certificates were when they were renewed, in seconds.
+    ages: Option<Family<Histogram, 0>>,
+}
 
 impl RenewalMetrics {
-    /// Failures of the client certificate.
+    /// Renewals of the client certificate.
     pub fn client() -> Self {
-        Self::named("kubelet_certificate_manager_client_expiration_renew_errors")
+        Self {
+            errors: errors("kubelet_certificate_manager_client_expiration_renew_errors"),
+            ages: None,
+        }
     }
 
-    /// Failures of the serving certificate.
+    /// Renewals of the serving certificate.
     pub fn serving() -> Self {
-        Self::named("kubelet_server_expiration_renew_errors")
-    }
-
-    fn named(name: &'static str) -> Self {
-        Self(Family::counter(
-            name,
-            "[ALPHA] Counter of certificate renewal errors.",
-            [],
-        ))
+        Self {
+            errors: errors("kubelet_server_expiration_renew_errors"),
+            ages: Some(Family::histogram(
+                "kubelet_certificate_manager_server_rotation_seconds",
+                "[ALPHA] Histogram of the number of seconds the previous certificate lived before being rotated.",
+                [],
+                AGES,
+            )),
+        }
     }
 
     pub(super) fn failed(&self) {
-        self.0.of([]).increment();
+        self.errors.of([]).increment();
     }
+
+    /// Records that a certificate that was valid from this time on was replaced.
+    pub(super) fn replaced(&self, not_before: Timestamp) {
+        if let Some(ages) = &self.ages {
+            let age = clock::now().duration_since(not_before);
+            ages.of([]).observe(age.as_secs_f64());
+        }
+    }
+}
+
+fn errors(name: &'static str) -> Family<Counter, 0> {
+    let help = "[ALPHA] Counter of certificate renewal errors.";
+    Family::counter(name, help, [])
 }
 
 impl Collector for RenewalMetrics {
     fn collect(&self, page: &mut Exposition) {
-        self.0.collect(page);
+        self.errors.collect(page);
+        if let Some(ages) = &self.ages {
+            ages.collect(page);
+        }
     }
 }
 
@@ -118,16 +158,22 @@ mod tests {
     }
 
     #[test]
-    fn renewals_that_fail_are_counted() {
+    fn renewals_are_counted() {
         let (client, serving) = (RenewalMetrics::client(), RenewalMetrics::serving());
         client.failed();
         client.failed();
+        serving.replaced(clock::now() - SignedDuration::from_hours(2));
         let mut page = Exposition::default();
         client.collect(&mut page);
         serving.collect(&mut page);
         let text = page.into_text();
         assert!(text.contains("kubelet_certificate_manager_client_expiration_renew_errors 2\n"));
         assert!(text.contains("kubelet_server_expiration_renew_errors 0\n"));
+        let name = "kubelet_certificate_manager_server_rotation_seconds_bucket";
+        for (bound, count) in [("3600", 0), ("14400", 1)] {
+            let line = format!("{name}{{le=\"{bound}\"}} {count}\n");
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
