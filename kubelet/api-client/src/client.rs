@@ -11,21 +11,15 @@ use kube::{
     client::{ClientBuilder, middleware::BaseUriLayer},
 };
 use kubelet_host::repeatable::blocking;
-use kubelet_http::{
-    proxy::{Proxies, ProxyError},
-    roots::{self, Roots, RootsError},
-    unverified,
-};
+use kubelet_http::proxy::{Proxies, ProxyError};
 use kubelet_pacing::token_bucket::TokenBucket;
 use tokio::time;
-use tokio_rustls::rustls::{
-    self, ClientConfig,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::sync::CancellationToken;
 use tower::Layer as _;
 use tracing::{info, warn};
 
+pub use super::server_trust::TrustError;
 use super::{
     connection::Connector,
     credentials::Credentials,
@@ -34,6 +28,7 @@ use super::{
     metrics::RestMetrics,
     rate_limit::RateLimited,
     retry_after::RetryAfterInStatus,
+    server_trust::ServerTrust,
     transport::Transport,
 };
 
@@ -48,13 +43,9 @@ pub enum ClientError {
     /// The kubeconfig is unusable.
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
-    /// The certificate authorities of this machine, which apply if the kubeconfig has none, are
-    /// unusable.
-    #[error("cannot set up the API server client: {0}")]
-    Roots(#[from] RootsError),
-    /// TLS cannot be configured.
-    #[error("cannot set up the API server client: TLS: {0}")]
-    Tls(#[from] rustls::Error),
+    /// It is unclear which servers to trust.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// A variable of the environment names no proxy.
     #[error("cannot set up the API server client: {0}")]
     Proxy(#[from] ProxyError),
@@ -107,9 +98,7 @@ impl ApiServer {
         let credentials = Credentials::new(access, &presented);
         let credentials = credentials.map_err(|fault| access.field_error(fault))?;
         let tls = if access.url.scheme_str() == Some("https") {
-            let mut tls = tls(access)?;
-            tls.client_auth_cert_resolver = Arc::clone(&presented) as _;
-            Some(tls)
+            Some(ServerTrust::new(access, &presented)?)
         } else {
             None
         };
@@ -206,25 +195,6 @@ fn proxies(access: &ClusterAccess) -> Result<Proxies, ClientError> {
     }
     let proxies = Proxies::always(proxy);
     Ok(proxies.map_err(|error| access.field_error(("proxy-url", error.to_string())))?)
-}
-
-/// TLS without a client certificate. Blocks on the files of certificate authorities.
-fn tls(access: &ClusterAccess) -> Result<ClientConfig, ClientError> {
-    if access.cluster.insecure_skip_tls_verify {
-        return Ok(unverified::client_config()?);
-    }
-    let authorities = access.cluster.authorities();
-    let Some(authorities) = authorities.map_err(|fault| access.field_error(fault))? else {
-        return Ok(Roots::of_this_machine().blocking_client_config()?);
-    };
-    let invalid =
-        |error: &dyn ToString| access.field_error(("certificate-authority", error.to_string()));
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&authorities).collect();
-    let found = found.map_err(|error| invalid(&error))?;
-    if found.is_empty() {
-        return Err(invalid(&"there is no certificate in PEM").into());
-    }
-    Ok(roots::client_config(found).map_err(|error| invalid(&error))?)
 }
 
 #[cfg(test)]

@@ -21,15 +21,11 @@ use tokio::{
     net::TcpStream,
     time,
 };
-use tokio_rustls::{
-    TlsConnector,
-    client::TlsStream,
-    rustls::{ClientConfig, client::Resumption, pki_types::ServerName},
-};
+use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::{BoxError, Service};
 
-use super::identity::ClientIdentity;
+use super::{identity::ClientIdentity, server_trust::ServerTrust};
 
 /// Timeout for connecting, as in Go's dialer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,36 +46,23 @@ pub(super) struct Connector {
     identity: Arc<ClientIdentity>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct TlsConnectorParts {
-    connector: TlsConnector,
+    trust: Arc<ServerTrust>,
     /// `tls-server-name` of the kubeconfig; the URL's host when unset.
     server_name: Option<ServerName<'static>>,
 }
 
-impl std::fmt::Debug for TlsConnectorParts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TlsConnectorParts")
-            .field("server_name", &self.server_name)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Connector {
     pub(super) fn new(
-        tls: Option<ClientConfig>,
+        tls: Option<ServerTrust>,
         server_name: Option<ServerName<'static>>,
         identity: Arc<ClientIdentity>,
         proxies: Proxies,
     ) -> Self {
-        let tls = tls.map(|mut config| {
-            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-            // A resumed session would keep the certificate of the original one.
-            config.resumption = Resumption::disabled();
-            TlsConnectorParts {
-                connector: TlsConnector::from(Arc::new(config)),
-                server_name,
-            }
+        let tls = tls.map(|trust| TlsConnectorParts {
+            trust: Arc::new(trust),
+            server_name,
         });
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -131,7 +114,8 @@ impl TlsConnectorParts {
             None => ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
                 .map_err(io::Error::other)?,
         };
-        time::timeout(HANDSHAKE_TIMEOUT, self.connector.connect(name, stream))
+        let connector = TlsConnector::from(self.trust.config().await);
+        time::timeout(HANDSHAKE_TIMEOUT, connector.connect(name, stream))
             .await
             .unwrap_or_else(|_| {
                 Err(io::Error::new(

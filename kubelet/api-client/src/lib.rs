@@ -18,5 +18,6 @@ pub mod objects;
 mod rate_limit;
 pub mod request;
 mod retry_after;
+mod server_trust;
 pub mod tokens;
 mod transport;

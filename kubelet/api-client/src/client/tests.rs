@@ -8,7 +8,10 @@ use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{Method, Request, Response, body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -320,4 +323,61 @@ async fn a_server_whose_certificate_is_the_authority_is_trusted() {
     ask(&Authority::new()).await.unwrap_err();
     let text = ask(&authority).await.unwrap();
     assert!(text.contains("Bearer t"), "{text}");
+}
+
+/// Forwards each connection to the server that is current when it is opened.
+async fn forward(current: watch::Receiver<SocketAddr>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let server = *current.borrow();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(server).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn new_authorities_in_the_file_are_trusted_on_new_connections() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let (current, receiver) = watch::channel(serve(&old, "127.0.0.1").await);
+    let url = format!("https://{}", forward(receiver).await);
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    let trust = |authority: &Authority| {
+        std::fs::write(&ca, pem("CERTIFICATE", &authority.certificate)).unwrap();
+    };
+    trust(&old);
+    let inline = BASE64.encode(pem("CERTIFICATE", &old.certificate));
+    let text = kubeconfig(&old, &url, "", "token: t").replace(
+        &format!("certificate-authority-data: {inline}"),
+        "certificate-authority: ca.pem",
+    );
+    let server = ApiServer::new(&access(&dir, &text).unwrap()).unwrap();
+    let ask = async |authority: &Authority| {
+        // A new certificate of the client closes its connections.
+        let (pair, _) = authority.identity("node");
+        let key = certified_key(pair.certificate.as_bytes(), pair.key.as_bytes()).unwrap();
+        server.identity().replace(Arc::new(key));
+        let request = Request::get("/whoami").body(Vec::new()).unwrap();
+        server.client(None).request_text(request).await
+    };
+    ask(&old).await.unwrap();
+
+    current.send_replace(serve(&new, "127.0.0.1").await);
+    ask(&new).await.unwrap_err();
+    trust(&new);
+    ask(&new).await.unwrap();
+    // A file that is empty or gone for a moment changes nothing.
+    std::fs::write(&ca, "").unwrap();
+    ask(&new).await.unwrap();
+    std::fs::remove_file(&ca).unwrap();
+    ask(&new).await.unwrap();
+    trust(&old);
+    ask(&new).await.unwrap_err();
 }
