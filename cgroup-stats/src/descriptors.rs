@@ -7,6 +7,9 @@ use rustix::fs::{Dir, readlinkat};
 /// The kernel's prefix for a socket, followed by its inode.
 const SOCKET: &[u8] = b"socket:";
 
+/// The most processes and descriptors that are counted. A container may have any number of them.
+const MOST: u64 = 32 * 1024;
+
 /// The number of open file descriptors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Descriptors {
@@ -18,24 +21,35 @@ pub struct Descriptors {
 
 impl Descriptors {
     /// The total for processes, each by its opened directory `/proc/<pid>/fd`. Exited ones are
-    /// skipped; `None` if no process can be examined.
+    /// skipped; `None` if no process can be examined, and if there is too much to count.
     pub fn total(processes: impl Iterator<Item = OwnedFd>) -> Option<Self> {
-        let each = processes.filter_map(|opened| Self::of(&opened));
-        each.reduce(|sum, one| Self {
-            all: sum.all + one.all,
-            sockets: sum.sockets + one.sockets,
-        })
+        let mut left = MOST;
+        let mut total: Option<Self> = None;
+        for opened in processes {
+            left = left.checked_sub(1)?;
+            let Some(one) = Self::of(&opened, &mut left) else {
+                continue;
+            };
+            let sum = total.get_or_insert_default();
+            sum.all += one.all;
+            sum.sockets += one.sockets;
+        }
+        total.filter(|_| left > 0)
     }
 
-    fn of(opened: &OwnedFd) -> Option<Self> {
+    /// The descriptors of a process, up to `left`, which is reduced by their number.
+    fn of(opened: &OwnedFd, left: &mut u64) -> Option<Self> {
         let mut directory = Dir::read_from(opened).ok()?;
         let (mut found, mut target) = (Self::default(), Vec::new());
-        while let Some(Ok(entry)) = directory.read() {
+        while *left > 0
+            && let Some(Ok(entry)) = directory.read()
+        {
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
             found.all += 1;
+            *left -= 1;
             // A descriptor closed meanwhile has no type.
             if let Ok(link) = readlinkat(opened, name, target) {
                 found.sockets += u64::from(link.to_bytes().starts_with(SOCKET));
@@ -82,9 +96,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_much_is_not_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = |count: u64| (0..count).map(|_| File::open(directory.path()).unwrap().into());
+        assert_eq!(
+            Descriptors::total(opened(MOST - 1)),
+            Some(Descriptors::default())
+        );
+        assert_eq!(Descriptors::total(opened(MOST + 1)), None);
+        let mut left = 3;
+        for number in 0..5 {
+            symlink("/dev/null", directory.path().join(number.to_string())).unwrap();
+        }
+        let own = File::open(directory.path()).unwrap().into();
+        assert_eq!(Descriptors::of(&own, &mut left).unwrap().all, 3);
+        assert_eq!(left, 0);
+    }
+
+    #[test]
     fn an_open_socket_of_a_real_process_counts() {
         let own = || File::open(Path::new("/proc/self/fd")).unwrap().into();
-        let sockets = || Descriptors::of(&own()).unwrap().sockets;
+        let sockets = || Descriptors::total([own()].into_iter()).unwrap().sockets;
         let opened: Vec<_> = (0..64)
             .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
             .collect();

@@ -34,9 +34,9 @@ impl Mounts {
     /// # Errors
     /// The system's.
     pub fn read(proc: &Path) -> io::Result<Self> {
-        Ok(Self::parse(&fs::read_to_string(
-            proc.join("self/mountinfo"),
-        )?))
+        // Other mounts may have names that are not UTF-8.
+        let table = fs::read(proc.join("self/mountinfo"))?;
+        Ok(Self::parse(&String::from_utf8_lossy(&table)))
     }
 
     /// Parses `/proc/self/mountinfo`.

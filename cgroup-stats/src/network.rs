@@ -2,7 +2,9 @@
 
 /// The interface that every CNI plugin creates for a pod.
 const DEFAULT: &str = "eth0";
-const LOOPBACK: &str = "lo";
+/// Beginnings of the names of interfaces that are left out, as by cAdvisor: the loopback, and those that
+/// runtimes make for each pod.
+const LEFT_OUT: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 
 /// The counters of one interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +30,7 @@ pub struct Direction {
     pub dropped: u64,
 }
 
-/// Parses `/proc/<pid>/net/dev`: the interfaces without loopback, the default one first.
+/// Parses `/proc/<pid>/net/dev`: the interfaces without those of runtimes, the default one first.
 pub fn interfaces(table: &str) -> Vec<Interface> {
     let mut found: Vec<_> = table.lines().filter_map(interface).collect();
     found.sort_by_key(|interface| interface.name != DEFAULT);
@@ -54,11 +56,19 @@ fn interface(line: &str) -> Option<Interface> {
         _ => None,
     };
     let (receive, transmit) = (direction(0)?, direction(8)?);
-    (name != LOOPBACK).then(|| Interface {
+    let is_counted = !LEFT_OUT
+        .iter()
+        .any(|beginning| begins_with(name, beginning));
+    is_counted.then(|| Interface {
         name: name.to_owned(),
         receive,
         transmit,
     })
+}
+
+fn begins_with(name: &str, beginning: &str) -> bool {
+    let start = name.as_bytes().get(..beginning.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(beginning.as_bytes()))
 }
 
 #[cfg(test)]
@@ -71,12 +81,14 @@ mod tests {
 Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
     lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0
+veth12:       1       1    0    0    0     0          0         0        1       1    0    0    0     0       0          0
+Docker0:      1       1    0    0    0     0          0         0        1       1    0    0    0     0       0          0
   net1:       5       6    7    8    0     0          0         0        9      10   11   12    0     0       0          0
   eth0:    1000      20    1    2    3     4          5         6     2000      30    7    8    9    10      11         12
 ";
 
     #[test]
-    fn the_default_interface_comes_first_and_the_loopback_not_at_all() {
+    fn the_default_interface_comes_first_and_those_of_runtimes_not_at_all() {
         let found = interfaces(TABLE);
         let names: Vec<_> = found.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["eth0", "net1"]);

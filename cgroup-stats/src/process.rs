@@ -17,6 +17,8 @@ use rustix::{
 const MAX_TABLE: u64 = 256 * 1024;
 /// The suffix of cgroup names that systemd creates.
 const SCOPE: &str = ".scope";
+/// The end of what is before the id in the name of a monitor's cgroup, such as `crio-conmon-<id>`.
+const MONITOR: &str = "conmon";
 
 /// A process. Its files cannot be opened once it has exited.
 #[derive(Debug)]
@@ -96,13 +98,16 @@ fn belongs(table: &str, container: &str) -> bool {
 }
 
 /// Checks whether `name` is the name of the container's cgroup: the id with the cgroupfs driver,
-/// `docker-<id>.scope` and the like with the systemd driver.
+/// `docker-<id>.scope` and the like with the systemd driver. That of its monitor is another one.
 pub fn is_cgroup_of(name: &str, container: &str) -> bool {
     let name = name.strip_suffix(SCOPE).unwrap_or(name);
     match name.strip_suffix(container) {
-        Some(before) => {
-            !container.is_empty() && (before.is_empty() || before.ends_with(['-', '_']))
-        }
+        Some(_) if container.is_empty() => false,
+        Some("") => true,
+        Some(before) => match before.strip_suffix(['-', '_']) {
+            Some(prefix) => !prefix.ends_with(MONITOR),
+            None => false,
+        },
         None => false,
     }
 }
@@ -135,6 +140,8 @@ mod tests {
             "0::/docker/0123456789abcdef0",
             "0::/docker/f0123456789abcdef",
             "0::/user.slice/x0123456789abcdef.scope",
+            "0::/kubepods.slice/kubepods-podx.slice/crio-conmon-0123456789abcdef.scope",
+            "0::/kubepods/podx/crio-conmon-0123456789abcdef",
             "0123456789abcdef",
             "1:0123456789abcdef:/",
         ] {

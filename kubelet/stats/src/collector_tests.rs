@@ -266,6 +266,36 @@ fn without_a_sandboxs_process_a_containers_counts() {
 }
 
 #[test]
+fn processes_may_be_in_a_cgroup_below_the_containers() {
+    let machine = Machine::new();
+    let sandbox = format!("{POD}/cri-{SANDBOX}.scope");
+    machine.write(&format!("cgroup/{sandbox}/cgroup.procs"), "");
+    machine.write(&format!("cgroup/{sandbox}/container/cgroup.procs"), "10\n");
+    machine.write("proc/10/cgroup", &format!("0::/{sandbox}/container\n"));
+    machine.remove("proc/11");
+    let (found, _) = machine
+        .collector()
+        .pod(&pod(false), Depth::Everything)
+        .unwrap();
+    assert_eq!(found.interfaces.len(), 1);
+}
+
+#[test]
+fn the_monitor_of_a_container_is_not_the_container() {
+    let machine = Machine::new();
+    for id in [SANDBOX, CONTAINER] {
+        let monitor = format!("{POD}/cri-conmon-{id}.scope");
+        machine.cgroup(&monitor, 7, 7);
+    }
+    let (found, _) = machine
+        .collector()
+        .pod(&pod(false), Depth::Everything)
+        .unwrap();
+    let usage = &found.containers[0].usage;
+    assert_eq!(usage.cpu.unwrap().total, 5_000_000_000);
+}
+
+#[test]
 fn a_process_of_another_container_is_not_the_sandboxs() {
     let machine = Machine::new();
     machine.write("proc/10/cgroup", "0::/system.slice/other.service\n");

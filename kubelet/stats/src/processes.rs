@@ -3,11 +3,14 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
+    fs::{self, File},
     path::{Path, PathBuf},
 };
 
 use cgroup_stats::{Cgroup, Interface, KernelFileReader, Process, interfaces};
+
+/// A cgroup has about a hundred files. A container may have made any number of cgroups below its own.
+const MAX_ENTRIES: usize = 1024;
 
 /// Processes in the network namespaces of sandboxes.
 #[derive(Debug)]
@@ -53,8 +56,14 @@ impl NetworkProcesses {
     }
 
     fn find(&self, reader: &mut KernelFileReader, id: &str, cgroup: &Cgroup) -> Option<Process> {
-        let list = reader.list(cgroup.processes()?, "cgroup.procs")?;
-        let pid = list.lines().next()?.parse().ok()?;
+        let directory = cgroup.processes()?;
+        let pid = first_process(reader, directory).or_else(|| {
+            // crun with systemd puts processes into a cgroup below the container's.
+            let below = fs::read_dir(directory).ok()?.flatten().take(MAX_ENTRIES);
+            let mut directories =
+                below.filter(|entry| entry.file_type().is_ok_and(|it| it.is_dir()));
+            directories.find_map(|entry| first_process(reader, &entry.path()))
+        })?;
         let process = Process::hold(&self.proc, pid).ok()?;
         // The pid may belong to another process by now.
         process.is_in(id).then_some(process)
@@ -63,6 +72,12 @@ impl NetworkProcesses {
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.held.retain(|sandbox, _| keep(sandbox));
     }
+}
+
+/// The first process in a cgroup.
+fn first_process(reader: &mut KernelFileReader, cgroup: &Path) -> Option<i64> {
+    let list = reader.list(cgroup, "cgroup.procs")?;
+    list.lines().next()?.parse().ok()
 }
 
 fn read(reader: &mut KernelFileReader, process: &Process) -> Option<Vec<Interface>> {
