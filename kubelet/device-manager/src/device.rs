@@ -1,11 +1,16 @@
 //! One device, as its plugin describes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use cri_proto::deviceplugin::v1beta1::Device as ReportedDevice;
 
 /// The health of a device that containers can get.
 const HEALTHY: &str = "Healthy";
+/// The NUMA nodes that count. A device is listed once for each of its nodes.
+const NODES: Range<i64> = 0..64;
 /// The key of devices without a NUMA node in [`DevicesPerNode`], as upstream.
 pub(crate) const WITHOUT_NODE: i64 = -1;
 
@@ -26,7 +31,7 @@ impl From<&ReportedDevice> for Device {
         let nodes = topology.flat_map(|it| &it.nodes).map(|node| node.id);
         Self {
             healthy: reported.health == HEALTHY,
-            nodes: nodes.filter(|id| *id >= 0).collect(),
+            nodes: nodes.filter(|id| NODES.contains(id)).collect(),
         }
     }
 }

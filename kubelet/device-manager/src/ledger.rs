@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cri_proto::deviceplugin::v1beta1::{ContainerAllocateResponse, ListAndWatchResponse};
 use kubelet_topology_manager::NodeMask;
 use tokio::time::{Duration, Instant};
+use tracing::warn;
 
 use crate::{
     assignments::{Assignments, OfPod},
@@ -17,6 +18,9 @@ use crate::{
 /// How long the node keeps the resource of a plugin that is gone, as upstream.
 const GRACE: Duration = Duration::from_secs(5 * 60);
 
+/// The longest ID of a device in bytes, so that the state file stays readable.
+const LONGEST_ID: usize = 1024;
+
 /// How long pods wait for a plugin that is gone, as one does that starts again. Upstream rejects them
 /// at once.
 pub(crate) const WAIT: Duration = Duration::from_secs(30);
@@ -28,9 +32,8 @@ pub struct Ledger {
     pub(crate) assigned: Assignments,
     /// The machine's NUMA nodes.
     pub(crate) nodes: NodeMask,
-    /// Resources whose plugin has been gone for too long, and whether it had to be called before each
-    /// start of a container.
-    pub(crate) removed: BTreeMap<String, bool>,
+    /// Resources whose plugin has been gone for too long.
+    pub(crate) removed: BTreeMap<String, Removed>,
     /// Grows with each change of what the checkpoint tells.
     pub(crate) version: u64,
 }
@@ -40,6 +43,15 @@ pub struct Ledger {
 pub(crate) struct Resource {
     pub(crate) devices: BTreeMap<String, Device>,
     pub(crate) plugin: PluginState,
+}
+
+/// A resource whose plugin has been gone for too long.
+#[derive(Debug)]
+pub(crate) struct Removed {
+    /// The plugin had to be called before each start of a container.
+    pub(crate) pre_start: bool,
+    /// What it reported last: a broken device does not become healthy.
+    devices: BTreeMap<String, Device>,
 }
 
 /// The plugin of a resource.
@@ -114,13 +126,13 @@ impl Ledger {
     }
 
     pub(crate) fn checkpoint(&self) -> Checkpoint {
-        let registered = self.resources.iter().map(|(name, resource)| {
-            let ids = resource.healthy().into_iter();
-            (name.clone(), ids.map(str::to_owned).collect())
-        });
+        // Both kubelets read only the names: plugins report their devices again.
+        let registered = self.resources.keys();
         Checkpoint {
             assignments: self.assigned.clone(),
-            registered: registered.collect(),
+            registered: registered
+                .map(|name| (name.clone(), BTreeSet::new()))
+                .collect(),
         }
     }
 
@@ -291,8 +303,20 @@ impl Ledger {
             return None;
         }
         let was_ready = matches!(resource.plugin, PluginState::Ready(_));
-        let devices = report.devices.iter();
-        let devices = devices.map(|device| (device.id.clone(), Device::from(device)));
+        let (devices, long): (Vec<_>, Vec<_>) = report
+            .devices
+            .iter()
+            .partition(|it| it.id.len() <= LONGEST_ID);
+        if !long.is_empty() {
+            warn!(
+                resource = plugin.resource(),
+                devices = long.len(),
+                "ignoring devices with IDs of more than {LONGEST_ID} bytes"
+            );
+        }
+        let devices = devices
+            .into_iter()
+            .map(|device| (device.id.clone(), Device::from(device)));
         let before = std::mem::replace(&mut resource.devices, devices.collect());
         resource.plugin = PluginState::Ready(plugin.clone());
         self.version += 1;
@@ -325,7 +349,8 @@ impl Ledger {
             };
             let is_removed = since.elapsed() > GRACE;
             if is_removed {
-                removed.insert(name.clone(), pre_start);
+                let devices = std::mem::take(&mut resource.devices);
+                removed.insert(name.clone(), Removed { pre_start, devices });
                 *version += 1;
             }
             !is_removed
@@ -345,6 +370,7 @@ impl Ledger {
             .flatten();
         let health = resources.map(|(name, assignment)| {
             let devices = self.resources.get(name).map(|resource| &resource.devices);
+            let devices = devices.or_else(|| self.removed.get(name).map(|it| &it.devices));
             let is_healthy = |id: &str| {
                 // An unknown device counts as healthy, as upstream.
                 let device = devices.and_then(|devices| devices.get(id));

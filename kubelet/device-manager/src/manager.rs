@@ -179,7 +179,7 @@ impl DeviceManager {
                     Some(PluginState::Gone {
                         pre_start: true, ..
                     }) => return Err(DeviceError::Stopped(resource.clone())),
-                    None if ledger.removed.get(resource) == Some(&true) => {
+                    None if ledger.removed.get(resource).is_some_and(|it| it.pre_start) => {
                         return Err(DeviceError::Stopped(resource.clone()));
                     }
                     _ => None,

@@ -12,8 +12,8 @@ use cri_proto::deviceplugin::v1beta1::{
     ContainerPreferredAllocationRequest, DevicePluginOptions, Empty, ListAndWatchResponse,
     PreStartContainerRequest, PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
 };
-use kubelet_plugin_manager::socket;
-use tokio::time::timeout;
+use kubelet_plugin_manager::{message::shortened, socket};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, Streaming, transport::Channel};
 
@@ -24,6 +24,8 @@ use crate::{
 
 /// The time limit of a connection, as upstream.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// The pause between attempts to connect: a plugin may register before it listens.
+const CONNECT_PAUSE: Duration = Duration::from_millis(250);
 /// The time limit before the start of a container, as upstream.
 const PRE_START_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit of other calls. Upstream has none.
@@ -61,18 +63,24 @@ impl DevicePlugin {
         ends: CancellationToken,
     ) -> Result<Self, String> {
         let shown = path.display();
-        let channel = timeout(CONNECT_LIMIT, socket::connect(path)).await;
-        let channel = channel
-            .map_err(|_| format!("no connection to {shown} within {CONNECT_LIMIT:?}"))
-            .and_then(|channel| {
-                channel.map_err(|error| format!("cannot connect to {shown}: {error}"))
-            })
-            .map_err(|error| format!("failed to dial device plugin: {error}"))?;
+        let mut why = format!("no connection to {shown} within {CONNECT_LIMIT:?}");
+        let connected = async {
+            loop {
+                match socket::connect(path).await {
+                    Ok(channel) => return channel,
+                    Err(error) => why = format!("cannot connect to {shown}: {error}"),
+                }
+                sleep(CONNECT_PAUSE).await;
+            }
+        };
+        let channel = timeout(CONNECT_LIMIT, connected)
+            .await
+            .map_err(|_| format!("failed to dial device plugin: {why}"))?;
         let mut client = DevicePluginClient::new(channel);
         let options = timeout(CONNECT_LIMIT, client.get_device_plugin_options(Empty {})).await;
         let options = options
             .map_err(|_| format!("no answer within {CONNECT_LIMIT:?}"))
-            .and_then(|options| options.map_err(|status| status.message().to_owned()))
+            .and_then(|options| options.map_err(|status| shortened(status.message().to_owned())))
             .map_err(|error| format!("failed to get device plugin options: {error}"))?;
         Ok(Self(Arc::new(Connection {
             resource: resource.to_owned(),
@@ -162,7 +170,7 @@ impl DevicePlugin {
         let response = self.call("Allocate", CALL_LIMIT, call).await?;
         let invalid = |rule| DeviceError::Answer {
             resource: self.0.resource.clone(),
-            rule,
+            rule: shortened(rule),
         };
         let first = response.container_responses.into_iter().next();
         let first = first.ok_or_else(|| invalid("container_responses: is empty".to_owned()))?;
@@ -193,7 +201,7 @@ impl DevicePlugin {
             Ok(Err(status)) => Err(DeviceError::Call {
                 resource,
                 method,
-                message: status.message().to_owned(),
+                message: shortened(status.message().to_owned()),
             }),
             Err(_) => Err(DeviceError::Deadline {
                 resource,

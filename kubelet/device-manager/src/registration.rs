@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt as _, FileTypeExt as _},
-    path::{Component, Path},
+    path::{Component, Path, PathBuf},
 };
 
 use cri_proto::{
@@ -15,7 +15,7 @@ use cri_proto::{
 };
 use futures::future::BoxFuture;
 use kubelet_host::unix_socket;
-use kubelet_plugin_manager::{Plugin, PluginHandler};
+use kubelet_plugin_manager::{Plugin, PluginHandler, message::shortened};
 use kubelet_pod_spec::resources;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -135,6 +135,19 @@ fn check_name(resource: &str) -> Result<(), String> {
     }
 }
 
+/// The path of a socket below the plugins' directory; as upstream, it may begin with `/` or `./`.
+fn below(endpoint: &str) -> Option<PathBuf> {
+    let mut path = PathBuf::new();
+    for part in Path::new(endpoint).components() {
+        match part {
+            Component::Normal(name) => path.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    (!path.as_os_str().is_empty()).then_some(path)
+}
+
 #[async_trait]
 impl Registration for DeviceManager {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
@@ -145,18 +158,18 @@ impl Registration for DeviceManager {
             ..
         } = request.into_inner();
         let refused = |message: String| {
-            warn!(resource = resource_name, message, "refused a device plugin");
+            let message = shortened(message);
+            let resource = shortened(resource_name.clone());
+            warn!(resource, message, "refused a device plugin");
             Status::unknown(message)
         };
         check_version(&[version]).map_err(refused)?;
         check_name(&resource_name).map_err(refused)?;
-        let path = Path::new(&endpoint);
-        let mut parts = path.components();
-        if endpoint.is_empty() || !parts.all(|part| matches!(part, Component::Normal(_))) {
+        let Some(path) = below(&endpoint) else {
             let message =
                 format!("endpoint: {endpoint:?} is no path below the kubelet's directory");
             return Err(refused(message));
-        }
+        };
         let label = [resource_name.clone().into()];
         self.0.metrics.registrations.with(label).increment();
         let connected = self.connect(&resource_name, &self.0.dir.join(path)).await;

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use cri_proto::deviceplugin::v1beta1::ContainerAllocateResponse;
+use cri_proto::deviceplugin::v1beta1::{ContainerAllocateResponse, DeviceSpec};
 use prost::Message as _;
 use tracing::warn;
 
@@ -47,7 +47,8 @@ pub(crate) fn check(response: &ContainerAllocateResponse) -> Result<(), String> 
     let paths = response.mounts.iter().enumerate();
     let paths = paths.map(|(n, it)| ("mounts", n, &it.container_path, &it.host_path));
     let nodes = response.devices.iter().enumerate();
-    let nodes = nodes.map(|(n, it)| ("devices", n, &it.container_path, &it.host_path));
+    // Runtimes take the path on the node if there is none in the container.
+    let nodes = nodes.map(|(n, it)| ("devices", n, path_inside(it), &it.host_path));
     for (list, index, container, host) in paths.chain(nodes) {
         for (field, path) in [("container_path", container), ("host_path", host)] {
             if !Path::new(path).is_absolute() || path.contains('\0') {
@@ -66,6 +67,13 @@ pub(crate) fn check(response: &ContainerAllocateResponse) -> Result<(), String> 
         }
     }
     Ok(())
+}
+
+fn path_inside(node: &DeviceSpec) -> &String {
+    match node.container_path.is_empty() {
+        true => &node.host_path,
+        false => &node.container_path,
+    }
 }
 
 impl ContainerDevices {
@@ -92,7 +100,7 @@ impl ContainerDevices {
         }
         for node in &response.devices {
             let value = (node.host_path.clone(), node.permissions.clone());
-            insert(&mut self.nodes, &node.container_path, value, |name| {
+            insert(&mut self.nodes, path_inside(node), value, |name| {
                 conflict("device", name);
             });
         }
@@ -141,6 +149,17 @@ mod tests {
                 name: "x.y/gpu=0".to_owned(),
             }],
         }
+    }
+
+    #[test]
+    fn a_device_without_a_path_in_the_container_keeps_its_own() {
+        let mut response = response();
+        response.devices[0].container_path = String::new();
+        assert_eq!(check(&response), Ok(()));
+        let mut devices = ContainerDevices::default();
+        devices.add("x.y/gpu", &response);
+        let node = ("/dev/h".to_owned(), "rw".to_owned());
+        assert_eq!(devices.nodes, [("/dev/h".to_owned(), node)].into());
     }
 
     #[test]

@@ -289,10 +289,10 @@ async fn a_plugin_that_registers_again_replaces_itself() {
 async fn a_server_that_has_ended_is_unhealthy() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::start(dir.path());
-    FakeDevicePlugin::new(GPU, &[])
-        .register(dir.path())
-        .await
-        .unwrap_err();
+    tokio::time::pause();
+    let unserved = FakeDevicePlugin::new(GPU, &[]).register(dir.path()).await;
+    tokio::time::resume();
+    unserved.unwrap_err();
     assert_eq!(rig.manager.health(), Ok(()));
     let manager = rig.manager.clone();
     drop(rig);
@@ -329,27 +329,78 @@ async fn registrations_that_make_no_sense_are_refused() {
         (
             &good,
             "v1beta1",
-            "/a.sock",
-            "endpoint: \"/a.sock\" is no path",
+            "/a/../../b.sock",
+            "endpoint: \"/a/../../b.sock\" is no path",
         ),
         (&good, "v1beta1", "", "endpoint: \"\" is no path"),
-        (
-            &good,
-            "v1beta1",
-            "a.sock",
-            "failed to dial device plugin: cannot connect",
-        ),
     ] {
         let refused = plugin.register_as(version, endpoint, dir.path()).await;
         let status = refused.unwrap_err();
         assert!(status.message().starts_with(says), "{}", status.message());
     }
+    tokio::time::pause();
+    let refused = good.register_as("v1beta1", "a.sock", dir.path()).await;
+    tokio::time::resume();
+    let status = refused.unwrap_err();
+    let says = "failed to dial device plugin: cannot connect";
+    assert!(status.message().starts_with(says), "{}", status.message());
     let _serving = good.serve(dir.path()).unwrap();
     good.fail_options("no options");
     let refused = good.register(dir.path()).await.unwrap_err();
     let says = "failed to get device plugin options: no options";
     assert_eq!(refused.message(), says);
     assert_eq!(rig.manager.capacity(), DeviceCapacity::default());
+}
+
+#[tokio::test]
+async fn a_plugin_may_register_before_it_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::start(dir.path());
+    let plugin = FakeDevicePlugin::new(GPU, &["0"]);
+    let late = async {
+        sleep(Duration::from_millis(400)).await;
+        plugin.serve(dir.path()).unwrap()
+    };
+    let (registered, _serving) = tokio::join!(plugin.register(dir.path()), late);
+    registered.unwrap();
+    rig.has(1, 1).await;
+}
+
+#[tokio::test]
+async fn a_broken_device_does_not_become_healthy_when_its_plugin_is_gone_for_long() {
+    let mut ledger = ledger(&[device("0", &[])], DevicePluginOptions::default());
+    let (reusable, preferences) = (Reusable::default(), Preferences::new());
+    ledger
+        .assign(request("a", 1), &reusable, None, &preferences)
+        .unwrap();
+    let plugin = ledger.resources[GPU].plugin().unwrap().clone();
+    let mut broken = device("0", &[]);
+    broken.health = "Unhealthy".to_owned();
+    let report = ListAndWatchResponse {
+        devices: vec![broken],
+    };
+    ledger.reported(&plugin, &report).unwrap();
+    assert!(ledger.disconnected(&plugin));
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(301)).await;
+    ledger.expire();
+    assert!(!ledger.resources.contains_key(GPU));
+    assert_eq!(
+        ledger.health_of("a", "c")[GPU],
+        [("0".to_owned(), false)].into()
+    );
+}
+
+#[tokio::test]
+async fn what_plugins_report_stays_in_bounds() {
+    let devices = [
+        device(&"x".repeat(1025), &[0]),
+        device("0", &[-1, 0, 63, 64]),
+    ];
+    let ledger = ledger(&devices, DevicePluginOptions::default());
+    let known = &ledger.resources[GPU].devices;
+    assert_eq!(known.keys().collect::<Vec<_>>(), ["0"]);
+    assert_eq!(known["0"].nodes, [0, 63].into());
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use cri_proto::dra::v1::{
     Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
     NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
 };
-use kubelet_plugin_manager::socket;
+use kubelet_plugin_manager::{message::shortened, socket};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,6 @@ use tonic_prost::ProstCodec;
 use crate::{
     claims::{ClaimDevice, PreparedClaim},
     error::DraError,
-    health::shortened,
     metrics::Metrics,
 };
 

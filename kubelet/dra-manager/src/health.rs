@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cri_proto::dra_health::v1alpha1 as wire;
 use jiff::{SignedDuration, Timestamp};
+use kubelet_plugin_manager::message::shortened;
 use serde::{Deserialize, Serialize};
 
 /// The file with the reports, in upstream's format.
@@ -11,9 +12,6 @@ pub(crate) const FILE: &str = "dra_health_state";
 
 /// For how long a report holds, if it does not say so.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
-/// The longest message of the API, in bytes.
-const LONGEST_MESSAGE: usize = 1024;
-const CUT: &str = "...";
 /// The longest name of a pool in the API, in bytes; those of devices are shorter.
 const LONGEST_NAME: usize = 253;
 /// The most devices of a driver. The API allows 128 in a slice.
@@ -235,19 +233,10 @@ struct DeviceState {
     message: String,
 }
 
-/// A driver's message with at most the length of those in the API.
-pub(crate) fn shortened(mut message: String) -> String {
-    if message.len() > LONGEST_MESSAGE {
-        let mut ends = (0..=LONGEST_MESSAGE - CUT.len()).rev();
-        let end = ends.find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or_default());
-        message.push_str(CUT);
-    }
-    message
-}
-
 #[cfg(test)]
 mod tests {
+    use kubelet_plugin_manager::message::LONGEST;
+
     use super::*;
 
     fn report(health: wire::HealthStatus, seconds: i64, message: &str) -> wire::DeviceHealth {
@@ -297,12 +286,12 @@ mod tests {
     #[test]
     fn messages_and_devices_are_bounded() {
         let mut reports = HealthReports::default();
-        let long = "é".repeat(LONGEST_MESSAGE);
+        let long = "é".repeat(LONGEST);
         let long = report(wire::HealthStatus::Unhealthy, i64::MAX, &long);
         reports.report("x", vec![long], at(0));
         let (_, message) = reports.of("x", "p", "d", at(1));
         let message = message.unwrap();
-        assert!(message.len() <= LONGEST_MESSAGE && message.ends_with("é..."));
+        assert!(message.len() <= LONGEST && message.ends_with("é..."));
         let many = (0..=MOST_DEVICES).map(|n| {
             let mut one = report(wire::HealthStatus::Healthy, 0, "");
             one.device = Some(wire::DeviceIdentifier {

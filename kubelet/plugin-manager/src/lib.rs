@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod message;
 mod registration;
 pub mod socket;
 mod state_of_world;

@@ -15,7 +15,7 @@ use tonic::{
     transport::{Channel, Error},
 };
 
-use super::{Handlers, Plugin, PluginHandler, socket};
+use super::{Handlers, Plugin, PluginHandler, message::shortened, socket};
 
 /// The deadline of each step, as upstream.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
@@ -37,13 +37,13 @@ pub(super) enum RegistrationError {
     #[error("cannot connect: {0}")]
     Dial(#[source] Error),
     /// The plugin did not describe itself.
-    #[error("GetInfo: {}", .0.message())]
+    #[error("GetInfo: {}", shortened(.0.message().to_owned()))]
     Info(Box<Status>),
     /// The plugin was rejected, and told so.
     #[error("{0}")]
     Refused(String),
     /// The plugin did not accept the notification of the result.
-    #[error("NotifyRegistrationStatus: {}", .0.message())]
+    #[error("NotifyRegistrationStatus: {}", shortened(.0.message().to_owned()))]
     Notify(Box<Status>),
     /// The plugin did not answer in time.
     #[error("{step}: no answer within {limit:?}")]
@@ -110,7 +110,7 @@ async fn refuse<T>(
     client: &mut RegistrationClient<Channel>,
     why: String,
 ) -> Result<T, RegistrationError> {
-    let why = format!("RegisterPlugin error -- {why}");
+    let why = shortened(format!("RegisterPlugin error -- {why}"));
     notify(client, Some(&why)).await?;
     Err(RegistrationError::Refused(why))
 }

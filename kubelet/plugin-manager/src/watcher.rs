@@ -12,7 +12,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 use kubelet_host::repeatable::blocking;
 use tokio::time::{sleep, timeout};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Space for a handful of events; the kernel queues more.
 const BUFFER: usize = 4096;
@@ -78,7 +78,14 @@ impl Watcher {
         let scanned = blocking(move || scan(&dir, watches)).await;
         let scanned = scanned.map_err(io::Error::other).and_then(|scan| scan);
         match self.report(scanned) {
-            Some(scan) => self.take(scan),
+            Some(mut scan) => {
+                let unwatched = scan.unwatched.take();
+                self.take(scan);
+                if let Some(error) = unwatched {
+                    self.report::<()>(Err(error));
+                    self.watch = None;
+                }
+            }
             None => self.watch = None,
         }
         self.failing = self.watch.is_none();
@@ -151,14 +158,23 @@ impl Watch {
     }
 }
 
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename
+    )
+}
+
 /// Contents of a directory tree.
 struct Scan {
     sockets: BTreeMap<PathBuf, Identity>,
     dirs: HashMap<WatchDescriptor, PathBuf>,
+    /// Why a directory is not watched.
+    unwatched: Option<io::Error>,
 }
 
 /// Creates the directory if missing, and watches it and its subdirectories, each before reading
-/// it.
+/// it. A subdirectory that cannot be read is left out.
 fn scan(dir: &Path, mut watches: Option<Watches>) -> io::Result<Scan> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -167,14 +183,13 @@ fn scan(dir: &Path, mut watches: Option<Watches>) -> io::Result<Scan> {
     let mut scan = Scan {
         sockets: BTreeMap::new(),
         dirs: HashMap::new(),
+        unwatched: None,
     };
-    let mut left = vec![dir.to_owned()];
+    let mut left = Vec::new();
+    scan.read(dir, &mut left, watches.as_mut())?;
     while let Some(dir) = left.pop() {
-        let read = scan.read(&dir, &mut left, watches.as_mut());
-        match read {
-            // Removed in the meantime; the parent reports an event.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !scan.dirs.is_empty() => {}
-            read => read?,
+        if let Err(error) = scan.read(&dir, &mut left, watches.as_mut()) {
+            debug!(dir = %dir.display(), %error, "cannot look for plugins in a directory");
         }
     }
     Ok(scan)
@@ -194,7 +209,14 @@ impl Scan {
                 | WatchMask::MOVE
                 | WatchMask::MOVE_SELF
                 | WatchMask::ONLYDIR;
-            self.dirs.insert(watches.add(dir, mask)?, dir.to_owned());
+            match watches.add(dir, mask) {
+                Ok(descriptor) => {
+                    self.dirs.insert(descriptor, dir.to_owned());
+                }
+                // Removed in the meantime, or too deep.
+                Err(error) if is_unreachable(&error) => return Err(error),
+                Err(error) => self.unwatched = Some(error),
+            }
         }
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
@@ -215,5 +237,29 @@ impl Scan {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use deep_tree::InMemory;
+
+    use super::*;
+
+    #[test]
+    fn directories_that_cannot_be_read_hide_no_sockets() {
+        let dir = InMemory::new().unwrap();
+        let socket = dir.path().join("a.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        // The paths of the innermost directories are too long.
+        deep_tree::nest(dir.path()).unwrap();
+        let inotify = Inotify::init().unwrap();
+        for watches in [None, Some(inotify.watches())] {
+            let found = scan(dir.path(), watches).unwrap();
+            assert!(found.unwatched.is_none(), "{:?}", found.unwatched);
+            assert_eq!(found.sockets.keys().collect::<Vec<_>>(), [&socket]);
+        }
     }
 }

@@ -30,27 +30,27 @@ impl Default for Metrics {
         Self {
             all: counter(
                 "kubelet_pod_resources_endpoint_requests_total",
-                "Cumulative number of requests to the PodResource endpoint. Broken down by server \
+                "[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server \
                  api version.",
             ),
             list: counter(
                 "kubelet_pod_resources_endpoint_requests_list",
-                "Number of requests to the PodResource List endpoint. Broken down by server api \
+                "[ALPHA] Number of requests to the PodResource List endpoint. Broken down by server api \
                  version.",
             ),
             get: counter(
                 "kubelet_pod_resources_endpoint_requests_get",
-                "Number of requests to the PodResource Get endpoint. Broken down by server api \
+                "[ALPHA] Number of requests to the PodResource Get endpoint. Broken down by server api \
                  version.",
             ),
             get_errors: counter(
                 "kubelet_pod_resources_endpoint_errors_get",
-                "Number of requests to the PodResource Get endpoint which returned error. Broken \
+                "[ALPHA] Number of requests to the PodResource Get endpoint which returned error. Broken \
                  down by server api version.",
             ),
             get_allocatable: counter(
                 "kubelet_pod_resources_endpoint_requests_get_allocatable",
-                "Number of requests to the PodResource GetAllocatableResources endpoint. Broken \
+                "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint. Broken \
                  down by server api version.",
             ),
         }

@@ -3,6 +3,8 @@
 //! An attempt is made in memory, under the locks of all managers. If a device plugin must be asked
 //! something first, everything is taken back, and the next attempt has its answer.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_device_manager::{
     ContainerDevices, DeviceError, DeviceManager, DeviceRequest, Ledger, Obstacle,
@@ -20,6 +22,9 @@ use crate::{
     options::Scope,
     requests::{self, Request, Role},
 };
+
+/// The most times that plugins are asked for their preferences while a pod is admitted.
+const MOST_PREFERENCES: usize = 64;
 
 /// Whether a pod has its resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +108,11 @@ impl ResourceManagers {
             match self.attempt(pod, scope, &preferences)? {
                 Attempt::Complete => return Ok(()),
                 Attempt::Ask(request) => {
-                    let answer = devices.preferred(&request).await?;
+                    // A plugin whose devices change all the time would be asked without end.
+                    let answer = match preferences.len() < MOST_PREFERENCES {
+                        true => devices.preferred(&request).await?,
+                        false => BTreeSet::new(),
+                    };
                     preferences.insert(request, answer);
                 }
                 Attempt::Awaited(resource) if scope == DeviceScope::Starting => {
