@@ -8,6 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The directory of plugins in the root directory.
+const PLUGINS: &str = "/plugins/kubernetes.io/";
+
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
@@ -135,7 +138,8 @@ pub fn devices_of(paths: &[PathBuf]) -> io::Result<Vec<String>> {
 }
 
 /// Where else the same is mounted as at a path, or a part of it: not below the path, and not
-/// by way of another mount that shows the path itself.
+/// by way of another mount that shows the path itself. The path of a plugin's mount counts from the
+/// directory of plugins on, as upstream: the root directory may be seen in other places.
 ///
 /// # Errors
 /// As [`at`].
@@ -144,11 +148,15 @@ pub fn elsewhere(path: &Path) -> io::Result<Vec<MountInfo>> {
         return Ok(Vec::new());
     };
     let shown = own.mount_point.to_string_lossy().into_owned();
+    let shown = match shown.find(PLUGINS) {
+        Some(start) => &shown[start..],
+        None => &shown,
+    };
     let mut mounts = read()?;
     mounts.retain(|other| {
         other.device == own.device
             && other.root.starts_with(&own.root)
-            && !other.mount_point.to_string_lossy().contains(&shown)
+            && !other.mount_point.to_string_lossy().contains(shown)
     });
     Ok(mounts)
 }
@@ -267,6 +275,23 @@ mod tests {
         }
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].mount_point, other.canonicalize().unwrap());
+
+        // The root directory is mounted in a second place.
+        let [own, again] = ["root", "again"].map(|root| {
+            dir.path()
+                .join(root)
+                .join("plugins/kubernetes.io/csi/mount")
+        });
+        for path in [&own, &again] {
+            fs::create_dir_all(path).unwrap();
+            rustix::mount::mount_bind(&source, path).unwrap();
+        }
+        let found = elsewhere(&own).unwrap();
+        for path in [&own, &again] {
+            rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
+        }
+        assert_eq!(found, []);
+        let own = dir.path().join("own");
 
         // A part of it that a container has is in use as well.
         fs::create_dir(source.join("part")).unwrap();

@@ -144,7 +144,7 @@ impl Expansion<'_> {
         let Some((namespace, name, capacity)) = self.claim() else {
             return Ok(());
         };
-        if self.request.spec.read_only && !self.plugin.expands(&self.request.spec) {
+        if !self.plugin.expands(&self.request.spec) {
             return Ok(());
         }
         let objects = &*self.host.objects;

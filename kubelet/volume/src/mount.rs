@@ -3,7 +3,7 @@
 use std::{
     ffi::CString,
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -84,6 +84,25 @@ pub(super) fn is_mounted(path: &Path) -> Result<bool, VolumeError> {
         Ok(mount) => Ok(mount.is_some()),
         Err(error) => Err(VolumeError::io("check for mounts at", path, error)),
     }
+}
+
+/// Checks that the mount at a path is not visible elsewhere. A staged volume is mounted where it is
+/// published, and unstaging it then would harm a pod.
+pub(super) fn ensure_unused(path: &Path) -> Result<(), VolumeError> {
+    match used_at(path)? {
+        Some(place) => {
+            let why = format!("it is still mounted at {}", place.display());
+            Err(VolumeError::io("unstage", path, io::Error::other(why)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Another place where the mount at a path is visible.
+pub(super) fn used_at(path: &Path) -> Result<Option<PathBuf>, VolumeError> {
+    let others = mount_info::elsewhere(path)
+        .map_err(|error| VolumeError::io("check for mounts at", path, error))?;
+    Ok(others.into_iter().next().map(|other| other.mount_point))
 }
 
 /// Unmounts everything at a path and below it.

@@ -32,10 +32,12 @@ async fn a_volume_of_one_pod_comes_and_goes_with_it() {
         "volumeLifecycleModes": ["Ephemeral"], "podInfoOnMount": true,
         "tokenRequests": [{"audience": "vault"}, {"audience": ""}]
     }));
-    let secret = json!({
-        "metadata": {"namespace": "default", "name": "key"}, "data": {"user": "bWU="}
-    });
-    on.objects.put("secret", secret);
+    let secret = |data: &str| json!({"metadata": {"namespace": "default", "name": "key"}, "data": {"user": data}});
+    // A driver gets text, and nothing else than the secret.
+    on.objects.put("secret", secret("/w=="));
+    sleep(150 * SECOND).await;
+    assert_eq!(on.driver.verbs(), [""; 0]);
+    on.objects.put("secret", secret("bWU="));
     kubelet.until_phase("a", "Running", 200 * SECOND).await;
     assert_eq!(on.driver.verbs(), ["Publish"]);
     let request = &on.publishes()[0];

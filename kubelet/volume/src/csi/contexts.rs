@@ -104,10 +104,15 @@ impl Csi {
             let error = format!("fetching {field} {namespace}/{name} failed: {error}");
             VolumeError::Other(error.into())
         })?;
-        let keys = secret.data.iter().flatten();
-        Ok(keys
-            .map(|(key, value)| (key.clone(), String::from_utf8_lossy(&value.0).into_owned()))
-            .collect())
+        let values = secret.data.iter().flatten().map(|(key, value)| {
+            // Something else than the secret would be the key of an encrypted disk.
+            let text = String::from_utf8(value.0.clone()).map_err(|_| {
+                let error = format!("{field}: secret {namespace}/{name}: {key}: it is not UTF-8");
+                VolumeError::Other(error.into())
+            })?;
+            Ok((key.clone(), text))
+        });
+        values.collect()
     }
 
     /// The tokens of the pod's service account that the driver requests.

@@ -5,7 +5,6 @@
 //! each with its `vol_data.json` next to it.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -19,15 +18,13 @@ use super::{
     Csi, block,
     client::text,
     contexts::pod_info,
-    journal::{
-        begin, begin_undo, end, is_ready, load, load_whole, remove, undone, unmount, used_at,
-    },
+    journal::{begin, begin_undo, end, is_ready, load, load_whole, remove, undone, unmount},
     policy::Policy,
     source::{Lifecycle, Source, attachment_name, is_sha256, sha256},
     volume_data::{VolumeData, attachment_on_disk},
 };
 use crate::{
-    VolumeError, blocking_at, blocking_on_own_files, entries, ownership,
+    VolumeError, blocking_at, blocking_on_own_files, entries, mount, ownership,
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
@@ -109,7 +106,11 @@ impl Csi {
         if found.is_none_or(|data| data.selinux_label == label) {
             return Ok(());
         }
-        if used_at(target).await?.is_some() {
+        let place = target.to_owned();
+        if blocking_on_own_files(move || mount::used_at(&place))
+            .await?
+            .is_some()
+        {
             return Err(VolumeError::OtherLabel(request.volume.name.clone()));
         }
         match &request.device {
@@ -223,11 +224,8 @@ impl Csi {
         let target = dir.join(STAGED);
         match load(&dir).await? {
             Some(data) => {
-                if let Some(place) = used_at(&target).await? {
-                    let why = format!("it is still mounted at {}", place.display());
-                    let used = io::Error::other(why);
-                    return Err(VolumeError::io("unstage", &target, used));
-                }
+                let staged = target.clone();
+                blocking_on_own_files(move || mount::ensure_unused(&staged)).await?;
                 let client = self.drivers.client(&data.driver_name)?;
                 let capabilities = client.capabilities().await?;
                 if capabilities.has(Capability::StageUnstageVolume) {

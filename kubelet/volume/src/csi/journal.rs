@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kubelet_host::mount_info;
 use tracing::warn;
 
 use super::{client::CsiError, volume_data::VolumeData};
@@ -146,18 +145,6 @@ pub(super) async fn undone(
         "the CSI driver does not know the volume; treating it as released"
     );
     Ok(())
-}
-
-/// Another place where the mount at a path is visible. A staged volume is mounted where it is
-/// published, and unstaging it then would harm a pod.
-pub(super) async fn used_at(target: &Path) -> Result<Option<PathBuf>, VolumeError> {
-    let target = target.to_owned();
-    blocking_on_own_files(move || {
-        let others = mount_info::elsewhere(&target)
-            .map_err(|error| VolumeError::io("check for mounts at", &target, error))?;
-        Ok(others.into_iter().next().map(|other| other.mount_point))
-    })
-    .await
 }
 
 pub(super) async fn unmount(target: &Path) -> Result<(), VolumeError> {

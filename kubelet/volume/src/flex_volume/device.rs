@@ -123,7 +123,11 @@ impl FlexVolume {
         let dir = self.devices_dir().join(device);
         if is_mounted(&dir).await? {
             match self.drivers.find(name).await? {
-                Some(driver) => drop(driver.call(Call::UnmountDevice, &[dir.as_os_str()]).await?),
+                Some(driver) => {
+                    let mounted = dir.clone();
+                    blocking_on_own_files(move || mount::ensure_unused(&mounted)).await?;
+                    driver.call(Call::UnmountDevice, &[dir.as_os_str()]).await?;
+                }
                 None => warn!(
                     driver = name, path = %dir.display(),
                     "unmounting a device without its driver, which does not exist any more"

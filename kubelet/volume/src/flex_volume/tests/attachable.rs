@@ -80,6 +80,26 @@ async fn an_attached_volume_is_mounted_once_and_bound_for_each_pod() {
 }
 
 #[tokio::test]
+async fn a_device_that_is_mounted_elsewhere_stays() {
+    let (node, request) = attachable().await;
+    node.cluster.attach(UNIQUE, "/dev/fake");
+    node.plugin.stage(&request).await.unwrap();
+    let elsewhere = node.path("backup");
+    fs::create_dir(&elsewhere).unwrap();
+    rustix::mount::mount_bind(device(&node), &elsewhere).unwrap();
+    let unstaged = node.plugin.unstage("example.com/fake/mounts/pv").await;
+    rustix::mount::unmount(&elsewhere, rustix::mount::UnmountFlags::empty()).unwrap();
+    let error = unstaged.unwrap_err().to_string();
+    assert!(error.contains("it is still mounted at"), "{error}");
+    assert!(!node.calls().contains(&"unmountdevice".to_owned()));
+    node.plugin
+        .unstage("example.com/fake/mounts/pv")
+        .await
+        .unwrap();
+    assert_eq!(node.calls(), ["unmountdevice"]);
+}
+
+#[tokio::test]
 async fn a_restarted_kubelet_finds_devices_and_unmounts_them() {
     let (mut node, request) = attachable().await;
     node.cluster.attach(UNIQUE, "/dev/fake");
