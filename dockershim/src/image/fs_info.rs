@@ -16,7 +16,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// The images' bytes are the size of their layers ([`crate::images::LayersSize`]). Until the layers have
 /// been counted, and if they cannot be counted, it is the sum over the images in the cache, which
 /// counts a shared layer once per image. The images' inodes are all inodes in use on the file
-/// system; those of another machine are unknown. The writable layers' usage is as last measured ([`crate::stats::writable_layer`]).
+/// system; those of another machine are unknown. The writable layers' usage is as last measured
+/// ([`crate::stats::writable_layer`]).
 ///
 /// # Errors
 /// `Unavailable` before the images have been listed once, `DeadlineExceeded` if the file system
