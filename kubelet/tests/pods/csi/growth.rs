@@ -234,3 +234,26 @@ async fn a_volume_of_many_nodes_grows_on_each() {
     gone(&kubelet, &on, "a").await;
     kubelet.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_claim_of_a_volume_that_nodes_cannot_grow_keeps_its_capacity() {
+    let on = Cluster::new();
+    put(&on, "2Gi", "ReadWriteOnce", ours());
+    let status = claim(&on);
+    let dir = on.path("disk");
+    std::fs::create_dir_all(&dir).unwrap();
+    let volume = json!({
+        "metadata": {"name": "pv"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"},
+            "claimRef": {"namespace": "default", "name": "data", "uid": "uid-of-data"},
+            "hostPath": {"path": dir}
+        }
+    });
+    on.objects.put("persistentvolume", volume);
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    sleep(200 * SECOND).await;
+    assert_eq!(claim(&on), status);
+}
