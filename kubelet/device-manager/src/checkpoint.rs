@@ -24,7 +24,7 @@ pub(crate) const FILE: &str = "kubelet_internal_checkpoint";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) assignments: Assignments,
-    /// The healthy devices of each resource.
+    /// The resources of plugins. Upstream lists their healthy devices, which neither kubelet reads.
     pub(crate) registered: BTreeMap<String, BTreeSet<String>>,
 }
 
