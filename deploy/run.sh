@@ -64,7 +64,7 @@ end() { # name
 api() { # method, path, further arguments of curl
   local method=$1 path=$2
   shift 2
-  curl -fsS --unix-socket "$docker" -X "$method" "$@" "http://docker$path"
+  curl -fsS --noproxy '*' --unix-socket "$docker" -X "$method" "$@" "http://docker$path"
 }
 engine_answers() { api GET /_ping >/dev/null 2>&1; }
 # The containerd of a killed engine. A new engine would use it as its own.
@@ -77,16 +77,21 @@ start_engine() {
     systemctl start docker
   else
     await 20 'containerd did not exit' containerd_has_ended 2>/dev/null
+    # An engine uses an existing bridge as it is. Without its route, the machine reaches no pod.
+    if bridge && [ -z "$(ip -4 route show dev docker0)" ]; then ip link delete docker0; fi
+    if ! bridge; then : >"$run/bridge"; fi
     start engine dockerd
   fi
   await 60 'the Docker engine did not respond' engine_answers
 }
+bridge() { ip link show docker0 >/dev/null 2>&1; }
 mounts() { cut -d ' ' -f 2 /proc/self/mounts | sort; }
 end_engine() {
   if was_started engine; then
     end engine
     # A killed engine leaves its mounts, and the next engine does not unmount them.
     comm -13 "$run/mounts" <(mounts) | grep -E '^/(var/lib|run)/docker(/|$)' | sort -r | xargs -r umount
+    if [ -e "$run/bridge" ]; then ip link delete docker0; fi
   fi
   if [ -e "$run/engine.unit" ]; then
     systemctl stop docker.socket docker
@@ -140,7 +145,7 @@ all_run() {
 }
 serves() {
   all_run
-  curl -fs --max-time 2 "$url" >/dev/null
+  curl -fsS --noproxy '*' --max-time 2 "$url" >/dev/null 2>"$run/request.log"
 }
 nothing_left() {
   [ "$(api GET '/containers/json?all=1' -G --data-urlencode 'filters={"label":["io.kubernetes.docker.type"]}')" = '[]' ] &&
@@ -174,7 +179,7 @@ stop() {
 session() {
   trap stop EXIT
   trap 'exit 0' INT TERM HUP PIPE
-  rm -rf "$manifests" "$run"/*.pid "$run"/*.log
+  rm -rf "$manifests" "$run"/*.pid "$run"/*.log "$run/bridge"
   mkdir -p "$manifests"
   mounts >"$run/mounts"
   : >"$run/unfinished"
@@ -184,7 +189,7 @@ session() {
   start_shim
   start_kubelet
   cp deploy/manifests/web.yaml "$manifests/web.yaml"
-  await 60 'the example pod did not respond' serves
+  await 60 'the example pod did not respond' serves || fail "the last answer: $(cat "$run/request.log")"
 
   say ''
   "$bin/kubelet" status --root-dir "$run/kubelet"

@@ -152,7 +152,16 @@ impl Machine {
         assert!(status.unwrap().success());
     }
 
-    /// Waits until only the machine's own processes and mounts are left, and no container.
+    /// Runs `ip` in the machine's network; whether it succeeded.
+    fn ip(&self, arguments: &[&str]) -> bool {
+        let output = Command::new("nsenter")
+            .args(["--target", &self.init.to_string(), "--net", "--", "ip"])
+            .args(arguments)
+            .output();
+        output.unwrap().status.success()
+    }
+
+    /// Waits until only the machine's own processes and mounts are left, no container, and no bridge.
     async fn await_nothing_left(&self, way: &str) {
         let deadline = Instant::now() + LIMIT;
         let containers = self.proc().join("../var/lib/docker/containers");
@@ -160,12 +169,14 @@ impl Machine {
             let processes = self.processes();
             let mounts: Vec<_> = self.mounts().difference(&self.mounts).cloned().collect();
             let containers = fs::read_dir(&containers).map_or(0, Iterator::count);
-            if processes.len() == OWN_PROCESSES && mounts.is_empty() && containers == 0 {
+            let bridge = self.ip(&["link", "show", "docker0"]);
+            if processes.len() == OWN_PROCESSES && mounts.is_empty() && containers == 0 && !bridge {
                 return;
             }
             if Instant::now() > deadline {
                 panic!(
-                    "{way}: {processes:?}, {mounts:?}, {containers} containers are left\n{}",
+                    "{way}: {processes:?}, {mounts:?}, {containers} containers are left, bridge: \
+                     {bridge}\n{}",
                     self.logs()
                 );
             }
@@ -250,4 +261,20 @@ async fn nothing_is_left_when_a_process_of_it_is_killed() {
         machine.await_nothing_left(name).await;
         run.child.wait().unwrap();
     }
+}
+
+#[tokio::test]
+async fn the_example_responds_although_the_engines_bridge_has_lost_its_route() {
+    let machine = Machine::new().await;
+    for arguments in [
+        "link add docker0 type bridge",
+        "address add 172.17.0.1/16 noprefixroute dev docker0",
+        "link set docker0 up",
+    ] {
+        assert!(machine.ip(&arguments.split(' ').collect::<Vec<_>>()));
+    }
+    let mut run = machine.run().await;
+    machine.kill("TERM", is_called);
+    machine.await_nothing_left("TERM").await;
+    run.child.wait().unwrap();
 }
