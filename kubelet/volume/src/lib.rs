@@ -17,6 +17,7 @@ mod expansion;
 mod file_system;
 mod files;
 mod flex_volume;
+mod held_devices;
 mod host;
 mod host_path;
 mod huge_pages;

@@ -16,6 +16,7 @@ use tracing::debug;
 
 use super::{
     VolumeError, VolumeHost,
+    held_devices::HeldDevices,
     metrics::StorageMetrics,
     mounted::{MountedVolume, MountedVolumes},
     plugin::{Device, FsGroup, MountRequest, PodVolume, VolumePlugin},
@@ -36,6 +37,7 @@ pub struct VolumeManager {
     pub(super) host: VolumeHost,
     pub(super) plugins: Vec<Arc<dyn VolumePlugin>>,
     pub(super) world: Mutex<StateOfWorld>,
+    pub(super) devices: HeldDevices,
     /// Notified on each change of the world. Wakes waiters in the order in which they started to
     /// wait, unlike a watch channel.
     pub(super) changed: Notify,
@@ -49,6 +51,7 @@ impl VolumeManager {
             host,
             plugins,
             world: Mutex::default(),
+            devices: HeldDevices::default(),
             changed: Notify::new(),
             metrics: StorageMetrics::default(),
         }

@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use super::{
     VolumeError, VolumeHost, access, blocking_on_own_files, disk, entries,
     expansion::{Expansion, ExpansionResult, ExpansionState},
+    held_devices::HeldDevices,
     manager::VolumeManager,
     ownership_progress,
     plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin},
@@ -119,6 +120,7 @@ impl VolumeManager {
                     plugin: &**plugin,
                     request: &request,
                     host: &self.host,
+                    devices: &self.devices,
                 };
                 if first {
                     steps.check(conflicts).await?;
@@ -143,6 +145,8 @@ impl VolumeManager {
                 // Needs no thread of the volume's server: unmounting a bind mount does not contact
                 // it.
                 blocking_on_own_files(move || subpath::clean_volume(&pod_dir, &name)).await?;
+                let path = self.host.volume_dir(&volume);
+                self.devices.release(&volume, &path).await?;
                 plugin.tear_down(&volume).await?;
                 Ok(None)
             }
@@ -224,6 +228,7 @@ struct Steps<'a> {
     plugin: &'a dyn VolumePlugin,
     request: &'a MountRequest,
     host: &'a VolumeHost,
+    devices: &'a HeldDevices,
 }
 
 impl Steps<'_> {
@@ -282,6 +287,10 @@ impl Steps<'_> {
         let (progress, volume) = (&request.ownership_progress, (&*request.pod, &*request.dir));
         let mounted = ownership_progress::report(progress, volume, &self.host.events, set_up).await;
         let mounted = mounted.inspect_err(|error| self.failed(setting_up, error))?;
+        if let Mounted::Device(path) = &mounted {
+            let held = self.devices.hold(&request.volume, path).await;
+            held.inspect_err(|error| self.failed("MapVolume.MapBlockVolume failed", error))?;
+        }
         if first && request.volume.mode == VolumeMode::Block {
             let path = request.dir.display();
             self.succeeded(

@@ -1,6 +1,7 @@
 //! A CSI driver in memory, with its plugin registration. It records every call, and tests can make
 //! calls fail. It mounts nothing unless it is given a directory for data; otherwise it writes a
-//! file where a volume is staged or published. A block volume is a device node without a device.
+//! file where a volume is staged or published. A block volume is a node of one of the machine's
+//! block devices.
 
 #![forbid(unsafe_code)]
 
@@ -356,14 +357,21 @@ impl Drop for PendingCall {
     }
 }
 
-/// Creates a block device node whose numbers (240:0) no kernel driver has.
+/// Creates a node of one of the machine's block devices.
 fn make_device(path: &Path) -> io::Result<()> {
     if path.exists() {
         return Ok(());
     }
+    let devices = fs::read_dir("/sys/class/block")?.flatten();
+    let mut numbers = devices.filter_map(|device| {
+        fs::File::open(Path::new("/dev").join(device.file_name())).ok()?;
+        fs::read_to_string(device.path().join("dev")).ok()
+    });
+    let numbers = numbers.next().ok_or(io::ErrorKind::NotFound)?;
+    let (major, minor) = numbers.trim().split_once(':').unwrap_or_default();
     let status = Command::new("mknod")
         .arg(path)
-        .args(["b", "240", "0"])
+        .args(["b", major, minor])
         .status()?;
     if status.success() {
         Ok(())

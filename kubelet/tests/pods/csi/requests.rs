@@ -301,6 +301,13 @@ async fn a_volume_that_is_only_read_does_not_grow() {
     assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
 }
 
+/// How many times this process has a file open.
+fn times_open(path: &Path) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let at = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|file| file == path);
+    open.filter(at).count()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_device_is_staged_published_and_given_back() {
     let on = Cluster::new();
@@ -326,12 +333,30 @@ async fn a_device_is_staged_published_and_given_back() {
     let device = &container.config.devices[0];
     assert_eq!(device.container_path, "/dev/v");
     assert_eq!(Path::new(&device.host_path), link);
-    kubelet.remove(pod).await;
-    gone(&kubelet, &on, "a").await;
-    until("the unstaging", 60 * SECOND, || {
-        on.driver.verbs() == ["Stage", "Publish", "Unpublish", "Unstage"]
+    // Otherwise its number could come to mean another disk.
+    let published = dir.join("publish/pv/a");
+    assert_eq!(times_open(&published), 1);
+    kubelet.stop().await;
+    let kubelet = on.node.start();
+    kubelet.add(pod.clone()).await;
+    until("the device is open", 60 * SECOND, || {
+        times_open(&published) == 1
     })
     .await;
+    on.driver.fail("Unpublish", Status::unavailable("wait"));
+    kubelet.remove(pod).await;
+    until("an unpublishing", 60 * SECOND, || {
+        on.driver.verbs().last() == Some(&"Unpublish")
+    })
+    .await;
+    assert_eq!(times_open(&published), 0);
+    on.driver.clear_faults();
+    gone(&kubelet, &on, "a").await;
+    until("the unstaging", 60 * SECOND, || {
+        on.driver.verbs().last() == Some(&"Unstage")
+    })
+    .await;
+    assert_eq!(on.driver.verbs()[..3], ["Stage", "Publish", "Unpublish"]);
     until("the end of its directories", 10 * SECOND, || {
         !dir.join("pv").exists() && !dir.join("staging/pv").exists()
     })
