@@ -149,7 +149,7 @@ serves() {
 }
 nothing_left() {
   [ "$(api GET '/containers/json?all=1' -G --data-urlencode 'filters={"label":["io.kubernetes.docker.type"]}')" = '[]' ] &&
-    ! grep -qF " $run/" /proc/self/mounts
+    ! grep -F " $run/" /proc/self/mounts | grep -qvF " $run/kubelet "
 }
 
 # Lets the kubelet end its pods, then stops everything. Killed processes are restarted first, since
@@ -170,6 +170,8 @@ stop() {
     await 60 'some pods did not end' nothing_left
   fi
   end kubelet
+  # Mounted by the kubelet where mounts are not shared.
+  if mounts | grep -qxF "$run/kubelet"; then umount "$run/kubelet"; fi
   end dockershim
   api DELETE "/images/$image:1?force=1" >/dev/null 2>&1
   end_engine

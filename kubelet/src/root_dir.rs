@@ -7,7 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FlockOperation, flock};
+use kubelet_host::mount_info::{self, MountTable};
+use rustix::{
+    fs::{FlockOperation, flock},
+    mount::{MountPropagationFlags, mount_bind, mount_change},
+};
 
 /// Directories that driver and plugin pods mount and expect to exist.
 const DIRS: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pods"];
@@ -89,9 +93,71 @@ impl RootDirLock {
     }
 }
 
+/// Shares what is mounted below the root directory with the containers that ask for it
+/// (`mountPropagation`), such as those of CSI drivers. With systemd, all mounts are shared already.
+///
+/// # Errors
+/// The kernel refuses it, or pods of an earlier kubelet have mounts there, which a new mount would
+/// cover.
+pub fn share(root_dir: &Path) -> io::Result<()> {
+    let root = root_dir.canonicalize()?;
+    let holding = MountTable::of(Path::new("/")).holding(&root)?;
+    if holding.as_ref().is_some_and(|mount| mount.shared) {
+        return Ok(());
+    }
+    if holding.is_none_or(|mount| mount.mount_point != root) {
+        if let Some(mount) = mount_info::within(&root)?.first() {
+            let used = format!("{} is mounted", mount.mount_point.display());
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, used));
+        }
+        mount_bind(&root, &root)?;
+    }
+    let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    Ok(mount_change(&root, flags)?)
+}
+
 #[cfg(test)]
 mod tests {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
     use super::*;
+
+    #[test]
+    fn mounts_below_a_root_directory_are_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = dir.path().canonicalize().unwrap();
+        mount("none", &disk, "tmpfs", MountFlags::empty(), None).unwrap();
+        mount_change(&disk, MountPropagationFlags::PRIVATE).unwrap();
+        let root = disk.join("kubelet");
+        let volume = root.join("pods");
+        std::fs::create_dir_all(&volume).unwrap();
+        let shared = || {
+            let mounts = mount_info::within(&disk).unwrap().into_iter();
+            let mounts = mounts.map(|mount| (mount.mount_point, mount.shared));
+            mounts.collect::<Vec<_>>()
+        };
+        let unmount = |path: &Path| unmount(path, UnmountFlags::DETACH).unwrap();
+
+        // What is mounted already stays reachable.
+        mount("none", &volume, "tmpfs", MountFlags::empty(), None).unwrap();
+        mount_change(&volume, MountPropagationFlags::PRIVATE).unwrap();
+        let busy = share(&root).unwrap_err();
+        let kept = shared();
+        unmount(&volume);
+        for _ in 0..2 {
+            share(&root).unwrap();
+        }
+        let made = shared();
+        unmount(&root);
+        // The root directory has a file system of its own.
+        share(&disk).unwrap();
+        let own = shared();
+        unmount(&disk);
+        assert!(busy.to_string().contains("pods is mounted"), "{busy}");
+        assert_eq!(kept, [(volume, false), (disk.clone(), false)]);
+        assert_eq!(made, [(root, true), (disk.clone(), false)]);
+        assert_eq!(own, [(disk, true)]);
+    }
 
     #[test]
     fn one_kubelet_at_a_time() {

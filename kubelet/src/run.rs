@@ -36,7 +36,7 @@ use crate::{
     kubelet::{Kubelet, KubeletError, KubeletParts, pod_runner::PodRunner},
     lock_file::{LockFile, LockFileError},
     resource_managers::{self, Devices, device_dir},
-    root_dir::{RootDirError, RootDirLock},
+    root_dir::{self, RootDirError, RootDirLock},
     run_once::RunOnceResult,
     sources::{
         file::FileSource,
@@ -157,6 +157,13 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         tasks.spawn(give_way(lock_file, cancel.clone()));
     }
     let _lock = RootDirLock::acquire(&options.node.root_dir)?;
+    if let Err(error) = root_dir::share(&options.node.root_dir) {
+        warn!(
+            %error,
+            "cannot share the mounts below --root-dir: containers cannot have mountPropagation; \
+             remove the node's pods, or make the mounts shared (mount --make-rshared /), and restart"
+        );
+    }
     let machine = Machine::read();
     let capacity = capacity::read(&machine, &options.node.root_dir, &options.capacity);
     capacity::check(&capacity, &options.capacity)?;

@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use test_run::process::Process;
+use test_run::{mounts::MountDir, process::Process};
 use tokio::time::{sleep, timeout};
 
 /// Starts a kubelet on its own directory, with a soft limit of 1024 open files and a hard limit of
@@ -69,7 +69,7 @@ async fn as_many_files_may_be_open_as_are_configured_or_allowed() {
         ("maxOpenFiles: 8193", "8192", 1),
         ("", "8192", 1),
     ] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = MountDir::new().unwrap();
         let kubelet = start(dir.path(), field);
         until(&kubelet, expected).await;
         let is_started = async {

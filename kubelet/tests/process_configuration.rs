@@ -13,7 +13,7 @@ use std::{
 use fake_runtime::FakeRuntime;
 use serde_json::Value;
 use test_api_server::{ApiServer, Caller};
-use test_run::process::Process;
+use test_run::{mounts::MountDir, process::Process};
 use tokio::{
     io::AsyncBufReadExt as _,
     time::{sleep, timeout},
@@ -89,7 +89,7 @@ async fn output_of_its_end(kubelet: &mut Process) -> String {
 
 #[tokio::test]
 async fn a_standalone_kubelet_is_what_its_file_says() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = MountDir::new().unwrap();
     let runtime = FakeRuntime::new();
     let _serving = runtime.serve(&socket(dir.path())).unwrap();
     let notified = UnixDatagram::bind(dir.path().join("notify")).unwrap();
@@ -142,7 +142,7 @@ async fn a_standalone_kubelet_is_what_its_file_says() {
 
 #[tokio::test]
 async fn with_swap_on_it_starts_only_where_it_may() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = MountDir::new().unwrap();
     let runtime = FakeRuntime::new();
     let _serving = runtime.serve(&socket(dir.path())).unwrap();
     let swaps = dir.path().join("swaps");
@@ -174,7 +174,7 @@ async fn with_swap_on_it_starts_only_where_it_may() {
 
 #[tokio::test]
 async fn kernel_tunables_are_set_unless_they_are_protected() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = MountDir::new().unwrap();
     let runtime = FakeRuntime::new();
     let _serving = runtime.serve(&socket(dir.path())).unwrap();
     let tunables = dir.path().join("sys");
@@ -214,7 +214,7 @@ async fn kernel_tunables_are_set_unless_they_are_protected() {
 
 #[tokio::test]
 async fn the_cluster_learns_why_a_kubelet_cannot_start() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = MountDir::new().unwrap();
     let runtime = FakeRuntime::new();
     let _serving = runtime.serve(&socket(dir.path())).unwrap();
     let server = ApiServer::start().unwrap();
@@ -246,7 +246,7 @@ async fn the_cluster_learns_why_a_kubelet_cannot_start() {
 
 #[tokio::test]
 async fn the_environment_names_proxies() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = MountDir::new().unwrap();
     let runtime = FakeRuntime::new();
     let _serving = runtime.serve(&socket(dir.path())).unwrap();
     let proxy = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

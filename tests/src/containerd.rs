@@ -9,11 +9,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
-use test_run::process::Process;
+use test_run::{mounts::unmount_below, process::Process};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    containerd_shims::{self, kill_containers, unmount_below},
+    containerd_shims::{self, kill_containers},
     images,
     network_namespace::NetworkNamespace,
 };

@@ -1,11 +1,8 @@
 //! Cleanup after containerd, whose containers and mounts outlive it.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::Signal,
-};
+use rustix::process::Signal;
 use test_run::process::{park, signal};
 
 /// The deadline for killed containers to end.
@@ -46,18 +43,6 @@ pub(crate) fn kill_containers(word: &str, containerd: Containerd) {
             return;
         }
         park(Duration::from_millis(20));
-    }
-}
-
-/// Unmounts everything below a directory, so that it can be removed.
-pub(crate) fn unmount_below(dir: &Path) {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let below = mounts
-        .lines()
-        .filter_map(|line| line.split(' ').nth(1))
-        .filter(|target| Path::new(target).starts_with(dir));
-    for target in below.collect::<Vec<_>>().into_iter().rev() {
-        let _ = unmount(target, UnmountFlags::DETACH);
     }
 }
 

@@ -10,11 +10,14 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use bollard::{API_DEFAULT_VERSION, Docker};
 use rustix::process::Signal;
-use test_run::process::{Process, park, signal};
+use test_run::{
+    mounts::unmount_below,
+    process::{Process, park, signal},
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    containerd_shims::{Containerd, kill_containers, processes_and_parents, unmount_below},
+    containerd_shims::{Containerd, kill_containers, processes_and_parents},
     network_namespace::NetworkNamespace,
 };
 

@@ -21,7 +21,7 @@ use cri_proto::runtime::v1::{
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tempfile::TempDir;
-use test_run::process::Process;
+use test_run::{mounts::unmount_below, process::Process};
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
@@ -29,7 +29,6 @@ pub use self::pods::is_ready;
 use crate::{
     cgroup_root::CgroupRoot,
     containerd::Containerd,
-    containerd_shims::unmount_below,
     engine::Engine,
     images,
     network_namespace::{NODE_IP, NetworkNamespace},

@@ -24,6 +24,8 @@ pub struct MountInfo {
     pub mount_point: PathBuf,
     /// Mount options, comma-separated.
     pub options: String,
+    /// Mounts below it appear in its copies, and theirs here.
+    pub shared: bool,
     /// File system type.
     pub fs_type: String,
     /// What is mounted: a device, `server:/path`, or any name.
@@ -196,7 +198,9 @@ fn line(line: &[u8]) -> Option<MountInfo> {
     let mount_point = path(fields.next()?);
     let options = text(fields.next()?);
     // Any number of optional fields, then a dash.
-    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let mut optional = fields.by_ref().take_while(|field| *field != b"-");
+    let shared = optional.any(|field| field.starts_with(b"shared:"));
+    optional.for_each(drop);
     let fs_type = text(fields.next()?);
     let source = path(fields.next().unwrap_or_default());
     let super_options = fields.next().map(text).unwrap_or_default();
@@ -206,6 +210,7 @@ fn line(line: &[u8]) -> Option<MountInfo> {
         root,
         mount_point,
         options,
+        shared,
         fs_type,
         source: source.to_string_lossy().into_owned(),
         super_options,
@@ -251,6 +256,7 @@ mod tests {
         assert_eq!(mounts[0].device, "98:0");
         assert_eq!(mounts[0].root, Path::new("/mnt1"));
         assert_eq!(mounts[0].fs_type, "ext3");
+        assert!(mounts[0].shared && !mounts[1].shared);
         assert_eq!(mounts[0].super_options, "rw,x=y");
         assert!(mounts[0].has_option("noatime") && mounts[0].has_option("x=y"));
         assert!(!mounts[0].has_option("ro") && mounts[2].has_option("ro"));

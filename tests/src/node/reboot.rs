@@ -1,9 +1,9 @@
 //! The reboot of a node, as its pods see it.
 
 use anyhow::Result;
+use test_run::mounts::unmount_below;
 
 use super::{Node, Runtime};
-use crate::containerd_shims::unmount_below;
 
 impl Node {
     /// Kills the runtime and starts it again, an engine with live restore. Containers survive that if

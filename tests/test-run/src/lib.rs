@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod mounts;
 pub mod process;
 pub mod random;
 pub mod size;

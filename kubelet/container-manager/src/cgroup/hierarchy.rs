@@ -204,6 +204,7 @@ mod tests {
             root: "/".into(),
             mount_point: point.into(),
             options: "rw".to_owned(),
+            shared: false,
             fs_type: fs_type.to_owned(),
             source: String::new(),
             super_options: options.to_owned(),

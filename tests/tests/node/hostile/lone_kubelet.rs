@@ -5,8 +5,7 @@ use std::{fs, net::TcpListener, path::Path, process::Command, time::Duration};
 use e2e::node::binary;
 use fake_runtime::{FakeRuntime, Serving};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tempfile::TempDir;
-use test_run::process::Process;
+use test_run::{mounts::MountDir, process::Process};
 use tokio::time::{sleep, timeout};
 
 const STARTUP: Duration = Duration::from_secs(60);
@@ -16,7 +15,7 @@ pub(crate) struct LoneKubelet {
     process: Process,
     pub runtime: FakeRuntime,
     _serving: Serving,
-    pub dir: TempDir,
+    pub dir: MountDir,
     /// Its secure port on 127.0.0.1.
     pub port: u16,
 }
@@ -25,7 +24,7 @@ impl LoneKubelet {
     /// Starts a kubelet with a limit of `files` open files and additional configuration fields.
     /// Returns once it serves clients with a certificate.
     pub(crate) async fn start(files: u64, fields: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = MountDir::new().unwrap();
         let path = |name: &str| dir.path().join(name);
         fs::create_dir(path("manifests")).unwrap();
         write_client(dir.path());

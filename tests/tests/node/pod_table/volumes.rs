@@ -293,6 +293,15 @@ volumes: [{name: v, emptyDir: {}}]",
         )
         .log("c", "0\n"),
         row(
+            "propagation-from-host",
+            "HostToContainer, whether or not the machine's mounts are shared",
+            "restartPolicy: Never
+containers: [{name: c, image: IMAGE, command: [sh, -c, 'busybox grep \" /v \" /proc/self/mountinfo | busybox grep -c master:'], volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]}]
+volumes: [{name: v, emptyDir: {}}]",
+        )
+        .phase("Succeeded")
+        .log("c", "1\n"),
+        row(
             "unknown-volume",
             "a kind of volume that is not built is refused by name",
             "containers: [{name: c, image: IMAGE, command: [sleep, '1000'], volumeMounts: [{name: v, mountPath: /v}]}]
