@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-run=${RUN:-$PWD/.run}
+run=$(realpath -m "${RUN:-.run}")
 bin=${BIN:-target/release}
 manifests=$run/manifests
 socket=$run/cri.sock
@@ -77,8 +77,11 @@ start_engine() {
     systemctl start docker
   else
     await 20 'containerd did not exit' containerd_has_ended 2>/dev/null
-    # An engine uses an existing bridge as it is. Without its route, the machine reaches no pod.
-    if bridge && [ -z "$(ip -4 route show dev docker0)" ]; then ip link delete docker0; fi
+    # An engine uses an existing bridge as it is. If it is up without its route, the machine reaches
+    # no pod.
+    if [ -n "$(ip link show up dev docker0 2>/dev/null)" ] && [ -z "$(ip -4 route show dev docker0)" ]; then
+      ip link delete docker0
+    fi
     if ! bridge; then : >"$run/bridge"; fi
     start engine dockerd
   fi
@@ -149,7 +152,7 @@ serves() {
 }
 nothing_left() {
   [ "$(api GET '/containers/json?all=1' -G --data-urlencode 'filters={"label":["io.kubernetes.docker.type"]}')" = '[]' ] &&
-    ! grep -F " $run/" /proc/self/mounts | grep -qvF " $run/kubelet "
+    [ -z "$(grep -F " $run/" /proc/self/mounts | grep -vF " $run/kubelet ")" ]
 }
 
 # Lets the kubelet end its pods, then stops everything. Killed processes are restarted first, since
@@ -171,7 +174,7 @@ stop() {
   fi
   end kubelet
   # Mounted by the kubelet where mounts are not shared.
-  if mounts | grep -qxF "$run/kubelet"; then umount "$run/kubelet"; fi
+  if mountpoint -q "$run/kubelet"; then umount "$run/kubelet"; fi
   end dockershim
   api DELETE "/images/$image:1?force=1" >/dev/null 2>&1
   end_engine

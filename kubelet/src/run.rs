@@ -161,7 +161,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         warn!(
             %error,
             "cannot share the mounts below --root-dir: containers cannot have mountPropagation; \
-             remove the node's pods, or make the mounts shared (mount --make-rshared /), and restart"
+             unmount it, or make the mounts shared (mount --make-rshared /), and restart"
         );
     }
     let machine = Machine::read();
