@@ -363,9 +363,15 @@ fn make_device(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let devices = fs::read_dir("/sys/class/block")?.flatten();
-    let mut numbers = devices.filter_map(|device| {
-        fs::File::open(Path::new("/dev").join(device.file_name())).ok()?;
-        fs::read_to_string(device.path().join("dev")).ok()
+    let names = devices.map(|device| device.file_name().to_string_lossy().into_owned());
+    // Drives without a medium cannot be opened.
+    let drives = |name: &String| !["fd", "sr"].iter().any(|drive| name.starts_with(drive));
+    let mut names: Vec<String> = names.filter(drives).collect();
+    // Other tests take loop devices, the first ones first.
+    names.sort_unstable_by_key(|name| (name.starts_with("loop"), std::cmp::Reverse(name.clone())));
+    let mut numbers = names.iter().filter_map(|name| {
+        fs::File::open(Path::new("/dev").join(name)).ok()?;
+        fs::read_to_string(Path::new("/sys/class/block").join(name).join("dev")).ok()
     });
     let numbers = numbers.next().ok_or(io::ErrorKind::NotFound)?;
     let (major, minor) = numbers.trim().split_once(':').unwrap_or_default();

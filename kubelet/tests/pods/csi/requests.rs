@@ -1,6 +1,10 @@
 //! The requests to drivers, by kind of volume and by the drivers' capabilities.
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    path::Path,
+};
 
 use cri_proto::csi::v1::{
     node_service_capability::rpc::Type as Capability, volume_capability::AccessType,
@@ -222,24 +226,31 @@ async fn files_go_to_the_group_by_whoever_can() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_published_anew_where_its_driver_asks_for_that() {
-    let on = Cluster::new();
-    on.put_driver(json!({"attachRequired": false, "requiresRepublish": true}));
-    let _driver = on.serve();
-    let kubelet = on.node.start();
-    kubelet.add(claimed("a")).await;
-    kubelet.until_phase("a", "Running", 60 * SECOND).await;
-    until("more publishes", 300 * SECOND, || on.publishes().len() > 2).await;
-    assert_eq!(on.stages().len(), 1);
-    // A failed call does not affect the pod.
-    on.driver.fail("Publish", Status::internal("not now"));
-    let before = on.publishes().len();
-    until("one that fails", 300 * SECOND, || {
-        on.publishes().len() > before + 1
-    })
-    .await;
-    assert!(on.published("a", "pv").join(PUBLISHED).exists());
-    assert_eq!(kubelet.phase("a"), "Running");
-    assert_eq!(on.node.runtime.containers().len(), 1);
+    for (mode, pod) in [("Filesystem", claimed("a")), ("Block", claimed_device("a"))] {
+        let on = Cluster::new();
+        on.put_driver(json!({"attachRequired": false, "requiresRepublish": true}));
+        on.put_volume(json!({"volumeMode": mode}), "1Gi");
+        let _driver = on.serve();
+        let kubelet = on.node.start();
+        kubelet.add(pod).await;
+        kubelet.until_phase("a", "Running", 60 * SECOND).await;
+        until("more publishes", 300 * SECOND, || on.publishes().len() > 2).await;
+        assert_eq!(on.stages().len(), 1);
+        // A failed call does not affect the pod.
+        on.driver.fail("Publish", Status::internal("not now"));
+        let before = on.publishes().len();
+        until("one that fails", 300 * SECOND, || {
+            on.publishes().len() > before + 1
+        })
+        .await;
+        let published = match mode {
+            "Block" => on.path("plugins/kubernetes.io/csi/volumeDevices/publish/pv/a"),
+            _ => on.published("a", "pv").join(PUBLISHED),
+        };
+        assert!(published.exists());
+        assert_eq!(kubelet.phase("a"), "Running");
+        assert_eq!(on.node.runtime.containers().len(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -301,11 +312,15 @@ async fn a_volume_that_is_only_read_does_not_grow() {
     assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
 }
 
-/// How many times this process has a file open.
-fn times_open(path: &Path) -> usize {
+/// How many times this process has the device of a node open.
+fn times_open(node: &Path) -> usize {
+    let device = fs::metadata(node).unwrap().rdev();
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let at = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|file| file == path);
-    open.filter(at).count()
+    let is_it = |entry: &fs::DirEntry| {
+        let found = fs::metadata(entry.path());
+        found.is_ok_and(|found| found.file_type().is_block_device() && found.rdev() == device)
+    };
+    open.filter(is_it).count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,6 +352,7 @@ async fn a_device_is_staged_published_and_given_back() {
     let published = dir.join("publish/pv/a");
     assert_eq!(times_open(&published), 1);
     kubelet.stop().await;
+    assert_eq!(times_open(&published), 0);
     let kubelet = on.node.start();
     kubelet.add(pod.clone()).await;
     until("the device is open", 60 * SECOND, || {

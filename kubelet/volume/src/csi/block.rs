@@ -166,7 +166,11 @@ impl Csi {
         let published = paths.published(&request.volume.uid);
         let link = request.dir.clone();
         if is_mapped(request, &paths).await? {
-            return Ok(Mounted::Device(link));
+            let policy = Policy::of(&source.driver, &*self.host.objects).await;
+            // If the policy is unavailable, leave the pod alone.
+            if !policy.is_ok_and(|policy| policy.requires_republish()) {
+                return Ok(Mounted::Device(link));
+            }
         }
         let client = self
             .drivers

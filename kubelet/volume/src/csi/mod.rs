@@ -116,8 +116,8 @@ impl VolumePlugin for Csi {
     }
 
     /// Whether the driver requires republishing is not known here.
-    fn refreshes(&self, spec: &VolumeSpec) -> bool {
-        spec.mode == VolumeMode::Filesystem
+    fn refreshes(&self, _: &VolumeSpec) -> bool {
+        true
     }
 
     fn stage<'a>(&'a self, request: &'a MountRequest) -> PluginFuture<'a, ()> {
