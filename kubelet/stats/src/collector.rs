@@ -306,7 +306,7 @@ impl Collector {
                     ..CpuTimes::default()
                 })
             }
-            Depth::Kernel | Depth::Everything => {
+            Depth::Kernel | Depth::Prompt | Depth::Everything => {
                 let details = known.and_then(|known| known.details.as_ref());
                 let last = details.map(|details| details.cpu_times);
                 let held = held.as_deref_mut();

@@ -26,6 +26,9 @@ use crate::{
 /// scrape at the same time, cost one collection.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
+/// How long a scrape waits for the runtime.
+const SCRAPE: Duration = Duration::from_secs(2);
+
 const PROC: &str = "/proc";
 
 /// Why there are no statistics.
@@ -51,7 +54,7 @@ pub enum StatsError {
 #[derive(Debug)]
 pub struct StatsProvider {
     subjects: Arc<dyn Subjects>,
-    runtime: RuntimeReports,
+    runtime: Arc<RuntimeReports>,
     root_dir: PathBuf,
     state: Arc<Mutex<State>>,
 }
@@ -76,7 +79,7 @@ impl StatsProvider {
     pub fn new(subjects: Arc<dyn Subjects>, cri: CriClient, root_dir: &Path) -> Self {
         Self {
             subjects,
-            runtime: RuntimeReports::new(cri),
+            runtime: Arc::new(RuntimeReports::new(cri)),
             root_dir: root_dir.to_owned(),
             state: Arc::default(),
         }
@@ -103,8 +106,9 @@ impl StatsProvider {
             return Ok(last);
         }
         let from_runtime = match depth {
-            Depth::Everything => Some(self.runtime.layers_and_images().await),
             Depth::CpuAndMemory | Depth::Kernel => None,
+            Depth::Prompt => Some(self.runtime.layers_and_images(Some(SCRAPE)).await),
+            Depth::Everything => Some(self.runtime.layers_and_images(None).await),
         };
         let mut state = self.locked().await?;
         // Another request may have waited for the runtime too.
@@ -141,7 +145,11 @@ impl StatsProvider {
         }
         if !complete {
             drop(state);
-            self.runtime.complete(&mut stats).await;
+            let patience = match depth {
+                Depth::Prompt => SCRAPE,
+                Depth::CpuAndMemory | Depth::Kernel | Depth::Everything => LIMIT,
+            };
+            self.runtime.complete(&mut stats, patience).await;
             state = self.locked().await?;
         }
         let stats = Arc::new(stats);
@@ -190,7 +198,11 @@ impl StatsProvider {
 impl State {
     fn last(&self, depth: Depth, age: Duration) -> Option<Arc<NodeStats>> {
         let last = self.last.as_ref();
-        let last = last.filter(|last| last.depth >= depth && last.at.elapsed() < age)?;
+        // An error of the runtime concerns only those that need what it tells.
+        let last = last.filter(|last| {
+            last.at.elapsed() < age
+                && (last.depth == depth || last.depth > depth && last.stats.runtime_error.is_none())
+        })?;
         Some(Arc::clone(&last.stats))
     }
 }
@@ -290,10 +302,13 @@ mod tests {
         }
     }
 
+    /// How long a request to the runtime may take.
+    const REQUEST: Duration = Duration::from_secs(30);
+
     fn provider() -> (FakeRuntime, StatsProvider) {
         let runtime = FakeRuntime::new();
         let channel = runtime.channel();
-        let cri = CriClient::from_channels(channel.clone(), channel, Duration::from_secs(5));
+        let cri = CriClient::from_channels(channel.clone(), channel, REQUEST);
         let provider = StatsProvider::new(Arc::new(Nothing), cri, Path::new("/"));
         (runtime, provider)
     }
@@ -355,6 +370,33 @@ mod tests {
         assert!(provider.node().await.unwrap().images.is_some());
         assert!(begun.elapsed() < Duration::from_secs(1));
         assert!(asking.await.unwrap().unwrap().runtime_error.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scrape_does_not_wait_for_a_runtime_that_hangs() {
+        let (runtime, provider) = provider();
+        let first = provider.stats(Depth::Prompt).await.unwrap();
+        assert!(first.images.is_some() && first.runtime_error.is_none());
+        runtime.fault_all(&Fault::Hang, Times::Always);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let begun = Instant::now();
+        let late = provider.stats(Depth::Prompt).await.unwrap();
+        assert_eq!(begun.elapsed(), SCRAPE);
+        let error = late.runtime_error.clone().unwrap_or_default();
+        assert!(error.contains("within 2 s"), "{error}");
+        assert!(late.images.is_some(), "as of the last report");
+        // It is no error of what the kernel tells.
+        let kernel = provider.stats(Depth::CpuAndMemory).await.unwrap();
+        assert_eq!(kernel.runtime_error, None);
+        assert_eq!(runtime.calls(Verb::ListContainerStats), 2);
+        // Those that need the report wait for the one in progress.
+        let (one, other) = tokio::join!(
+            provider.younger_than(Depth::Everything, Duration::ZERO),
+            provider.younger_than(Depth::Everything, Duration::ZERO)
+        );
+        assert_eq!(begun.elapsed(), REQUEST);
+        assert!(one.unwrap().runtime_error.is_some() && other.unwrap().runtime_error.is_some());
+        assert_eq!(runtime.calls(Verb::ListContainerStats), 2);
     }
 
     #[tokio::test(start_paused = true)]

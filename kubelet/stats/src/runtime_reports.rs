@@ -6,7 +6,10 @@ use cri_proto::runtime::v1::ImageFsInfoResponse;
 use kubelet_cri_client::CriClient;
 use kubelet_host::repeatable::blocking;
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 use tracing::{debug, warn};
 
 use crate::{
@@ -26,9 +29,25 @@ pub(crate) const MOUNT_POINT_AGE: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct RuntimeReports {
     cri: CriClient,
-    /// Locked while the runtime is asked, so that requests share its answer.
-    last: tokio::sync::Mutex<Option<LayersAndImages>>,
+    last: Mutex<LastReports>,
     mount_points: Mutex<Option<MountPoints>>,
+}
+
+#[derive(Debug, Default)]
+struct LastReports {
+    /// The last report without an error.
+    complete: Option<LayersAndImages>,
+    /// The one that the runtime is making.
+    running: Option<watch::Receiver<Option<LayersAndImages>>>,
+}
+
+impl LastReports {
+    fn ended(&mut self, reported: &LayersAndImages) {
+        self.running = None;
+        if reported.error.is_none() {
+            self.complete = Some(reported.clone());
+        }
+    }
 }
 
 /// Where the runtime's file systems are.
@@ -39,9 +58,10 @@ struct MountPoints {
 }
 
 /// The writable layers by container ID, and the file systems of images.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LayersAndImages {
-    at: Instant,
+    /// When the runtime had made them; `None` without a report.
+    at: Option<Instant>,
     pub(crate) layers: Arc<HashMap<String, WritableLayer>>,
     pub(crate) images: Option<ImageFileSystems>,
     /// Why there are none.
@@ -52,24 +72,60 @@ impl RuntimeReports {
     pub(crate) fn new(cri: CriClient) -> Self {
         Self {
             cri,
-            last: tokio::sync::Mutex::default(),
+            last: Mutex::default(),
             mount_points: Mutex::default(),
         }
     }
 
-    /// The writable layers and images, measured again if the last report is too old.
-    pub(crate) async fn layers_and_images(&self) -> LayersAndImages {
-        let mut last = self.last.lock().await;
-        let young = |known: &&LayersAndImages| known.error.is_none() && known.at.elapsed() < AGE;
-        if let Some(known) = last.as_ref().filter(young) {
-            return known.clone();
-        }
-        let reported = self.ask().await;
-        last.insert(reported).clone()
+    /// The writable layers and images, measured again if the last report is too old. After
+    /// `patience`, if there is one, those of the last report; the runtime goes on measuring for the
+    /// next caller.
+    pub(crate) async fn layers_and_images(
+        self: &Arc<Self>,
+        patience: Option<Duration>,
+    ) -> LayersAndImages {
+        let report = self.report();
+        let (reported, error) = match patience {
+            None => (report.await, None),
+            Some(patience) => match timeout(patience, report).await {
+                Ok(reported) => (reported, None),
+                Err(_) => (self.last.lock().complete.clone(), Some(late(patience))),
+            },
+        };
+        let mut reported = reported.unwrap_or_default();
+        reported.error = error.or(reported.error);
+        reported
+    }
+
+    /// A young report, or the next one. All callers share it. `None` if it could not be made.
+    async fn report(self: &Arc<Self>) -> Option<LayersAndImages> {
+        let mut done = {
+            let mut last = self.last.lock();
+            let complete = last.complete.as_ref();
+            let young = complete.filter(|known| known.at.is_some_and(|at| at.elapsed() < AGE));
+            if let Some(known) = young {
+                return Some(known.clone());
+            }
+            // A report that has panicked has no sender any more.
+            let running = last.running.clone();
+            let running = running.filter(|running| running.has_changed().is_ok());
+            running.unwrap_or_else(|| {
+                let (sender, receiver) = watch::channel(None);
+                let asking = Arc::clone(self);
+                tokio::spawn(async move {
+                    let reported = asking.ask().await;
+                    asking.last.lock().ended(&reported);
+                    sender.send_replace(Some(reported));
+                });
+                last.running = Some(receiver.clone());
+                receiver
+            })
+        };
+        let reported = done.wait_for(Option::is_some).await;
+        reported.ok().and_then(|reported| reported.clone())
     }
 
     async fn ask(&self) -> LayersAndImages {
-        let at = Instant::now();
         let (layers, images) = tokio::join!(self.cri.container_stats(), self.cri.image_fs_info());
         let mut error = None;
         let layers = layers.unwrap_or_else(|failed| {
@@ -95,7 +151,7 @@ impl RuntimeReports {
             warn!(%error, "the runtime does not report writable layers or images");
         }
         LayersAndImages {
-            at,
+            at: Some(Instant::now()),
             layers: Arc::new(writable_layers(&layers)),
             images,
             error,
@@ -136,13 +192,18 @@ impl RuntimeReports {
     }
 
     /// Takes the runtime's numbers of pods whose cgroups were not found.
-    pub(crate) async fn complete(&self, stats: &mut NodeStats) {
-        let error = match timeout(LIMIT, self.cri.pod_stats()).await {
+    pub(crate) async fn complete(&self, stats: &mut NodeStats, patience: Duration) {
+        let error = match timeout(patience, self.cri.pod_stats()).await {
             Ok(Ok(reported)) => return runtime::complete(&mut stats.pods, &reported),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("the runtime did not respond within {} s", LIMIT.as_secs()),
+            Err(_) => late(patience),
         };
         debug!(error, "the runtime does not report the usage of pods");
         stats.runtime_error.get_or_insert(error);
     }
+}
+
+fn late(patience: Duration) -> String {
+    let seconds = patience.as_secs();
+    format!("the runtime did not respond within {seconds} s")
 }

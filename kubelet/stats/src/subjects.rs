@@ -12,6 +12,9 @@ pub enum Depth {
     CpuAndMemory,
     /// Everything that the kernel tells.
     Kernel,
+    /// Everything, in the time that scrapers have: if the runtime does not report writable layers and
+    /// images soon, its last report counts.
+    Prompt,
     /// Everything; the runtime is asked for writable layers and images.
     Everything,
 }

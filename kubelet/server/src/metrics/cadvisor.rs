@@ -24,7 +24,7 @@ pub(super) async fn metrics<V: NodeView>(
     view: &V,
     machine: &MachineReader,
 ) -> Result<Exposition, StatsError> {
-    let stats = view.stats(Depth::Everything).await?;
+    let stats = view.stats(Depth::Prompt).await?;
     // A panic is logged already.
     let machine = machine.read().await.ok();
     let rows = rows::of(&stats);

@@ -5,7 +5,7 @@ use kubelet_metrics::Exposition;
 use kubelet_stats::{CpuUsage, Details, SoftLimit, Usage};
 
 use super::{
-    page::{Page, Value, details},
+    page::{Page, START_TIME, Value, details},
     rows::Row,
 };
 
@@ -38,7 +38,7 @@ impl Page<'_> {
             (seconds > 0).then_some(Value::Integer(seconds))
         });
         let names = (
-            "container_start_time_seconds",
+            START_TIME,
             GAUGE,
             "Start time of the container since unix epoch in seconds.",
         );

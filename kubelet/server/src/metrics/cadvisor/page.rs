@@ -7,6 +7,11 @@ use kubelet_stats::{Details, MemoryUsage, Usage};
 
 use super::rows::Row;
 
+/// Name of the metric of start times.
+pub(super) const START_TIME: &str = "container_start_time_seconds";
+/// What the names of metrics with the limits of containers begin with.
+const SPEC: &str = "container_spec_";
+
 /// A number as cAdvisor writes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
@@ -44,7 +49,9 @@ impl Family<'_> {
             self.page.family(self.name, self.kind, self.help);
             self.has_begun = true;
         }
-        let at = (row.at > 0).then_some(row.at);
+        // As cAdvisor, without the time of the measurement for what is not measured.
+        let is_measured = self.name != START_TIME && !self.name.starts_with(SPEC);
+        let at = (row.at > 0 && is_measured).then_some(row.at);
         self.page
             .labelled_sample(self.name, &row.labels, labels, value, at);
     }

@@ -6,8 +6,8 @@ use cgroup_stats::{DeviceIo, DiskStats};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_metrics::{Exposition, Labels};
 use kubelet_stats::{
-    ContainerStats, Details, FileSystem, ImageFileSystems, NodeStats, NodeUsage, PodStats,
-    SoftLimit, Tasks, Usage, WritableLayer,
+    ContainerStats, Details, FileSystem, ImageFileSystems, MemoryUsage, NodeStats, NodeUsage,
+    PodStats, SoftLimit, Tasks, Usage, WritableLayer,
 };
 
 use super::{
@@ -51,6 +51,36 @@ fn block_io_has_a_series_per_device() {
         let labels = "container=\"c\",namespace=\"ns\",pod=\"p\",device=\"/dev/sda\"";
         let line = format!("\n{series}{{{labels}}} {value}\n");
         assert!(page.contains(&line), "{line} is not in {page}");
+    }
+}
+
+#[test]
+fn only_what_is_measured_has_a_time() {
+    let usage = Usage {
+        memory: Some(MemoryUsage::default()),
+        details: Some(Arc::default()),
+        ..Usage::default()
+    };
+    let row = Row {
+        labels: Labels::new(&[("pod", "p")]),
+        at: 5_000_000_000,
+        started_at: 3_000_000_000,
+        usage: Some(&usage),
+        interfaces: &[],
+        file_systems: Vec::new(),
+    };
+    let mut page = Exposition::default();
+    families::write(&[row], &mut page);
+    let page = page.into_text();
+    for line in [
+        "container_last_seen{pod=\"p\"} 5 5000\n",
+        "container_start_time_seconds{pod=\"p\"} 3\n",
+        "container_spec_memory_limit_bytes{pod=\"p\"} 0\n",
+    ] {
+        assert!(
+            page.contains(&format!("\n{line}")),
+            "{line} is not in {page}"
+        );
     }
 }
 
