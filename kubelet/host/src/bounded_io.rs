@@ -25,9 +25,12 @@ const THREADS: usize = 256;
 const SERVER_THREADS: usize = 8;
 
 /// Threads for measurements, which are not urgent: for all file systems together, and for each.
-/// The second one of a file system is for small directories beside a large one.
 const MEASURING_THREADS: usize = 32;
 const FILE_SYSTEM_THREADS: usize = 2;
+
+/// Walks: through all file systems together, and through each.
+const WALKERS: usize = 64;
+const FILE_SYSTEM_WALKERS: usize = 8;
 
 /// The most threads that all bounded work uses at once: three kinds of work, and as many
 /// again for the forced unmounts of volumes that hang; and measurements.
@@ -42,6 +45,10 @@ pub static MESSAGES: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
 
 /// For measurements of the usage of volumes and directories.
 pub static MEASUREMENTS: IoThreads = IoThreads::new(MEASURING_THREADS, FILE_SYSTEM_THREADS);
+
+/// For walks through large directories, which take a thread only now and then, but memory and open
+/// directories all the time.
+pub static WALKS: IoThreads = IoThreads::new(WALKERS, FILE_SYSTEM_WALKERS);
 
 /// The threads for one kind of work, with a limit for each server.
 #[derive(Debug)]

@@ -4,40 +4,50 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
-use kubelet_host::{bounded_io::IoPermit, repeatable};
 use tokio::time::Instant;
 use tracing::debug;
 use tree_walk::DiskWalk;
 
-use crate::{error::MeasureError, usage::FileUsage, walks::Walk};
+use crate::{error::MeasureError, meter, usage::FileUsage, walks::Walk};
 
-/// How long a walk runs without a pause ...
-const SLICE: Duration = Duration::from_millis(20);
-/// ... and the pause, as a multiple of that time.
-const REST: u32 = 4;
+/// How fast a walk is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// How long it runs without a pause ...
+    slice: Duration,
+    /// ... and the pause, as a multiple of that time. Walks that run at once rest longer.
+    rest: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            slice: Duration::from_millis(20),
+            rest: 4,
+        }
+    }
+}
 
 /// Measures a directory and everything below it on its mount, itself included. Links are not
-/// followed. The permit is held until the walk has ended.
+/// followed. While the walk rests, other work on the `server` goes on.
 ///
 /// # Errors
 /// The directory cannot be opened. What cannot be read below it is left out.
 pub(crate) async fn measure(
     dir: PathBuf,
-    permit: &Arc<IoPermit>,
+    server: &str,
     progress: &Walk,
+    pace: &Pace,
 ) -> Result<FileUsage, MeasureError> {
     let mut walk = None;
     loop {
-        let (path, permit) = (dir.clone(), Arc::clone(permit));
-        let slice = repeatable::blocking(move || {
-            let _permit = permit;
-            slice(walk, &path)
-        });
-        let slice = slice.await?;
+        let permit = meter::permit(server).await;
+        let (path, length) = (dir.clone(), pace.slice);
+        let slice = meter::blocking(&permit, move || slice(walk, &path, length)).await?;
+        drop(permit);
         let (advanced, is_done, took) =
             slice.map_err(|error| MeasureError::io("read", &dir, error))?;
         let found = FileUsage {
@@ -52,18 +62,70 @@ pub(crate) async fn measure(
             }
             return Ok(found);
         }
-        progress.rest(took * REST).await;
+        progress.rest(took * pace.rest * progress.crowd()).await;
         walk = Some(advanced);
     }
 }
 
 /// Continues a walk or starts it. Blocks.
-fn slice(walk: Option<DiskWalk>, dir: &Path) -> io::Result<(DiskWalk, bool, Duration)> {
+fn slice(
+    walk: Option<DiskWalk>,
+    dir: &Path,
+    length: Duration,
+) -> io::Result<(DiskWalk, bool, Duration)> {
     let begun = Instant::now();
     let mut walk = match walk {
         Some(walk) => walk,
         None => DiskWalk::start(dir)?,
     };
-    let is_done = !walk.go_on(|| begun.elapsed() < SLICE);
+    let is_done = !walk.go_on(|| begun.elapsed() < length);
     Ok((walk, is_done, begun.elapsed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::walks::Walks;
+
+    #[tokio::test]
+    async fn walks_that_rest_keep_no_thread_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in 0..100 {
+            fs::create_dir(dir.path().join(name.to_string())).unwrap();
+        }
+        let walks = Arc::<Walks>::default();
+        let measure = |name: &str, pace: Pace| {
+            let (dir, walk) = (dir.path().to_owned(), walks.begin(&Arc::default(), name));
+            tokio::spawn(async move { measure(dir, "resting", &walk, &pace).await })
+        };
+        let endless = Pace {
+            slice: Duration::ZERO,
+            rest: u32::MAX,
+        };
+        // As many as there are threads for a file system.
+        let resting = ["a", "b"].map(|name| measure(name, endless));
+        let begun = || {
+            walks
+                .found()
+                .iter()
+                .all(|(_, found)| found.usage().inodes > 0)
+        };
+        let limit = Duration::from_secs(60);
+        let all_rest = async {
+            while !begun() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(limit, all_rest).await.unwrap();
+        let other = timeout(limit, measure("c", Pace::default())).await;
+        assert_eq!(other.unwrap().unwrap().unwrap().inodes, 101);
+        for walk in resting {
+            assert!(!walk.is_finished());
+            walk.abort();
+        }
+    }
 }

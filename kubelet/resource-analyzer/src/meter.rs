@@ -4,7 +4,7 @@ use std::{fmt, io, path::Path, path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
 use kubelet_host::{
-    bounded_io::{IoPermit, MEASUREMENTS},
+    bounded_io::{IoPermit, MEASUREMENTS, WALKS},
     clock, repeatable,
 };
 use kubelet_volume::usage::{Amounts, DriverVolume, UsageSource, VolumeCondition};
@@ -12,7 +12,11 @@ use rustix::fs::StatFs;
 use tokio::time::Instant;
 
 use crate::{
-    directory, error::MeasureError, file_system, files, metrics::Durations, usage::PodFiles,
+    directory::{self, Pace},
+    error::MeasureError,
+    file_system, files,
+    metrics::Durations,
+    usage::PodFiles,
     walks::Walk,
 };
 
@@ -70,10 +74,11 @@ impl Meter {
                 Ok(Some(measured(bytes, inodes)))
             }
             UsageSource::Directory(path) => {
-                let permit = permit(server).await;
+                let _turn = WALKS.acquire(server).await;
                 let begun = Instant::now();
-                let used = directory::measure(path.clone(), &permit, walk).await?;
+                let used = directory::measure(path.clone(), server, walk, &Pace::default()).await?;
                 self.durations.record("du", begun);
+                let permit = permit(server).await;
                 let [mut bytes, mut inodes] = self.file_system(path, &permit).await?;
                 bytes.used = used.bytes;
                 inodes.used = used.inodes;
@@ -133,13 +138,13 @@ impl Meter {
     }
 }
 
-async fn permit(server: &str) -> Arc<IoPermit> {
+pub(crate) async fn permit(server: &str) -> Arc<IoPermit> {
     Arc::new(MEASUREMENTS.acquire(server).await)
 }
 
 /// Runs blocking work. The thread counts as used until the work ends, even if the caller no longer
 /// waits for it.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     permit: &Arc<IoPermit>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, MeasureError> {

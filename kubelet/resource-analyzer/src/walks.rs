@@ -17,6 +17,9 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::usage::FileUsage;
 
+/// The most walks for whose sake a walk rests longer.
+const MAX_CROWD: u32 = 8;
+
 /// A volume: the UID of its pod, and its name in the pod's spec.
 type VolumeKey = (PodUid, String);
 
@@ -95,6 +98,14 @@ impl Walk {
     pub(crate) fn has_found(&self, usage: FileUsage) {
         self.found.bytes.store(usage.bytes, Ordering::Relaxed);
         self.found.inodes.store(usage.inodes, Ordering::Relaxed);
+    }
+
+    /// How many walks run, as far as it matters for their rests.
+    pub(crate) fn crowd(&self) -> u32 {
+        let running = self.walks.running.lock().len();
+        u32::try_from(running)
+            .unwrap_or(MAX_CROWD)
+            .clamp(1, MAX_CROWD)
     }
 
     /// Rests, unless the result is awaited.
