@@ -1,23 +1,36 @@
 //! Exec probes: a command in the container.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use go_duration::GoDuration;
 use k8s_openapi::api::core::v1::EnvVar;
 use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
-use kubelet_pod_spec::expansion::expand;
+use kubelet_pod_spec::expansion::{Expander, TooLong};
 use tonic::Code;
 
 use super::outcome::Outcome;
 
 /// The command, with the variables whose values the spec itself contains. Variables from other
 /// sources are not expanded, as upstream.
-pub(super) fn command(command: &[String], env: &[EnvVar]) -> Vec<String> {
-    let value = |name: &str| {
-        let variable = env.iter().rev().find(|variable| variable.name == name);
-        variable.map(|variable| variable.value.as_deref().unwrap_or_default())
-    };
-    command.iter().map(|word| expand(word, value)).collect()
+///
+/// # Errors
+/// The command is too long.
+pub(super) fn command(command: &[String], env: &[EnvVar]) -> Result<Vec<String>, TooLong> {
+    // The last one of a name counts.
+    let variables = env.iter();
+    let values: HashMap<&str, &str> = variables
+        .map(|variable| {
+            (
+                &*variable.name,
+                variable.value.as_deref().unwrap_or_default(),
+            )
+        })
+        .collect();
+    let mut expander = Expander::default();
+    let words = command.iter();
+    words
+        .map(|word| expander.expand(word, |name| values.get(name).copied()))
+        .collect()
 }
 
 /// Runs the command; exit code 0 is success.
@@ -78,7 +91,8 @@ mod tests {
             variable("FROM", None),
         ];
         let words = ["x$(A)", "$(FROM)", "$(NONE)", "$$(A)"].map(str::to_owned);
-        assert_eq!(command(&words, &env), ["x1", "", "$(NONE)", "$(A)"]);
+        let command = command(&words, &env).unwrap();
+        assert_eq!(command, ["x1", "", "$(NONE)", "$(A)"]);
     }
 
     #[tokio::test(start_paused = true)]

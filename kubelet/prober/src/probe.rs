@@ -73,8 +73,10 @@ async fn run(target: Target<'_>, probe: &Probe) -> Result<Outcome, ProbeError> {
     let timeout = timeout(probe);
     if let Some(action) = &probe.exec {
         let env = container.env.as_deref().unwrap_or_default();
-        let command = exec::command(action.command.as_deref().unwrap_or_default(), env);
-        return Ok(exec::probe(cri, container_id, command, timeout).await?);
+        return match exec::command(action.command.as_deref().unwrap_or_default(), env) {
+            Ok(command) => Ok(exec::probe(cri, container_id, command, timeout).await?),
+            Err(error) => Ok(Outcome::Failure(format!("exec.command: {error}"))),
+        };
     }
     if let Some(action) = &probe.http_get {
         return match HttpGet::new(action, Some(container), ip, "probe") {

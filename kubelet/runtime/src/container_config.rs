@@ -1,6 +1,6 @@
 //! The CRI config of a container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cri_proto::runtime::v1::{
     ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig, Mount,
@@ -9,10 +9,12 @@ use cri_proto::runtime::v1::{
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_cri_client::labels;
 use kubelet_image::ImageUser;
-use kubelet_pod_spec::{expansion::expand, stop_signal};
+use kubelet_pod_spec::{
+    expansion::{Expander, TooLong},
+    stop_signal,
+};
 
 use super::{
-    env,
     hash::container_hash,
     resources::{self, Rules},
     sandbox_config::identity_labels,
@@ -28,6 +30,14 @@ pub enum ConfigError {
     /// The security context does not allow it.
     #[error(transparent)]
     SecurityContext(#[from] SecurityContextError),
+    /// The command and its arguments are too long.
+    #[error("{field}: {source}")]
+    TooLong {
+        /// `command` or `args`.
+        field: &'static str,
+        /// The cause.
+        source: TooLong,
+    },
 }
 
 /// The parts of a container's config that are not in its spec.
@@ -61,14 +71,17 @@ pub fn container_config(
     container: &Container,
     parts: ContainerConfigInputs<'_>,
 ) -> Result<ContainerConfig, ConfigError> {
-    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
-        list.iter()
-            .flatten()
-            .map(|item| expand(item, |name| env::lookup(&parts.variables, name)))
-            .collect()
+    let variables = parts.variables.iter();
+    let values: HashMap<&str, &str> = variables.map(|(name, value)| (&**name, &**value)).collect();
+    let mut expander = Expander::default();
+    let mut expanded = |list: &Option<Vec<String>>, field| -> Result<Vec<String>, ConfigError> {
+        let items = list.iter().flatten();
+        let expanded = items.map(|item| expander.expand(item, |name| values.get(name).copied()));
+        let expanded: Result<_, TooLong> = expanded.collect();
+        expanded.map_err(|source| ConfigError::TooLong { field, source })
     };
-    let command = expanded(&container.command);
-    let args = expanded(&container.args);
+    let command = expanded(&container.command, "command")?;
+    let args = expanded(&container.args, "args")?;
     let mut mounts = parts.mounts;
     let ids = &parts.security.user_namespace;
     for mount in &mut mounts {

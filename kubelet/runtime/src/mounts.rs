@@ -9,6 +9,7 @@ use std::{
 use cri_proto::runtime::v1::{Device, ImageSpec, Mount, MountPropagation};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use kubelet_host::{file_work::FileWork, selinux::SeLinux};
+use kubelet_pod_spec::expansion::TooLong;
 use kubelet_volume::{MountedVolumes, plugin::Mounted};
 
 use super::container_config::TERMINATION_MESSAGE_PATH;
@@ -27,6 +28,9 @@ pub enum MountError {
         /// Name of the container.
         container: String,
     },
+    /// `subPathExpr` is too long.
+    #[error("subPathExpr: {0}")]
+    TooLong(#[from] TooLong),
     /// `subPathExpr` references variables without a value.
     #[error("missing value for {}", .0.join(", "))]
     MissingValue(Vec<String>),

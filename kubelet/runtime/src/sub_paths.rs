@@ -9,7 +9,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::VolumeMount;
 use kubelet_host::bounded_io;
-use kubelet_pod_spec::expansion::expand;
+use kubelet_pod_spec::expansion::Expander;
 use kubelet_volume::{
     plugin::Mounted,
     subpath::{self, SubPath},
@@ -63,13 +63,13 @@ impl MountParts {
             mount.sub_path.clone().unwrap_or_default()
         } else {
             let missing = std::cell::RefCell::new(BTreeSet::new());
-            let path = expand(expression, |name| {
+            let path = Expander::default().expand(expression, |name| {
                 let value = env::lookup(&self.variables, name);
                 if value.is_none_or(str::is_empty) {
                     missing.borrow_mut().insert(name.to_owned());
                 }
                 value
-            });
+            })?;
             let missing = missing.into_inner();
             if !missing.is_empty() {
                 return Err(MountError::MissingValue(missing.into_iter().collect()));

@@ -13,7 +13,7 @@ use kubelet_api_client::{
 };
 use kubelet_host::bounded_io;
 use kubelet_pod_spec::{
-    expansion::expand,
+    expansion::{Expander, TooLong},
     field_ref::{self, FieldError, Placement},
     identity,
     resource_field_ref::{self, ResourceFieldError},
@@ -26,6 +26,14 @@ use self::{config_data::ConfigData, env_file::EnvFileError};
 /// Why the value of a variable could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
+    /// A value is too long.
+    #[error("environment variable {name:?}: {source}")]
+    TooLong {
+        /// Name of the variable.
+        name: String,
+        /// The cause.
+        source: TooLong,
+    },
     /// `fieldRef` references an unsupported or unavailable field.
     #[error(transparent)]
     Field(#[from] FieldError),
@@ -113,6 +121,7 @@ pub async fn environment(
     };
     let mut config_data = ConfigData::new(sources.objects, namespace);
     let mut variables = Variables::default();
+    let mut expander = Expander::default();
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         for (key, value) in config_data.all_of(source).await? {
@@ -121,10 +130,16 @@ pub async fn environment(
     }
     for variable in container.env.iter().flatten() {
         let value = match (&variable.value, &variable.value_from) {
-            (Some(value), _) if !value.is_empty() => expand(value, |name| {
-                let service = || services.get(name).map(String::as_str);
-                variables.get(name).or_else(service)
-            }),
+            (Some(value), _) if !value.is_empty() => {
+                let expanded = expander.expand(value, |name| {
+                    let service = || services.get(name).map(String::as_str);
+                    variables.get(name).or_else(service)
+                });
+                expanded.map_err(|source| EnvError::TooLong {
+                    name: variable.name.clone(),
+                    source,
+                })?
+            }
             (_, Some(source)) => {
                 let scope = Scope {
                     pod,

@@ -27,6 +27,24 @@ async fn environment_of(container: Value) -> Result<Vec<(String, String)>, EnvEr
 }
 
 #[tokio::test]
+async fn references_do_not_take_all_memory() {
+    let mut env = vec![json!({"name": "A0", "value": "x"})];
+    for level in 1..40 {
+        let value = format!("$(A{0})$(A{0})", level - 1);
+        env.push(json!({"name": format!("A{level}"), "value": value}));
+    }
+    let error = environment_of(json!({"name": "c", "env": env}))
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("environment variable \"A23\": "),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn values_use_earlier_variables_and_fields() {
     let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
     let env = environment_of(json!({"name": "c", "env": [
