@@ -95,7 +95,13 @@ pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         } else {
             String::new()
         };
-        decode_object(document, &place, &mut manifest)?;
+        // Upstream reads only the first document: what else is in the file prevents no pod.
+        match decode_object(document, &place, &mut manifest) {
+            Err(error @ ManifestError::NotAPod { .. }) if index > 0 => {
+                manifest.warnings.push(format!("ignored: {error}"));
+            }
+            decoded => decoded?,
+        }
     }
     if manifest.pods.is_empty() {
         return Err(ManifestError::Empty);
@@ -233,6 +239,16 @@ mod tests {
         assert_eq!(decode(two.as_bytes()).unwrap().pods.len(), 2);
         let list = json!({"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]});
         assert_eq!(decode(list.to_string().as_bytes()).unwrap().pods.len(), 2);
+        let other = format!("{POD}---\napiVersion: v1\nkind: Service\n");
+        let found = decode(other.as_bytes()).unwrap();
+        assert_eq!(found.pods.len(), 1);
+        assert_eq!(
+            found.warnings,
+            [
+                "ignored: document 2: kind: Unsupported value: \"Service\": supported values: \"Pod\", \"PodList\", \"List\""
+            ]
+        );
+        assert!(error(&format!("kind: Service\n---\n{POD}")).starts_with("document 1: apiVersion"));
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service"}]});
         assert_eq!(
             error(&list.to_string()),
@@ -287,6 +303,19 @@ mod tests {
             "{:?}",
             twice.warnings
         );
+    }
+
+    #[test]
+    fn no_json_has_more_values_than_yaml() {
+        let twice = |items: usize| {
+            let items = vec!["{}"; items].join(",");
+            format!(
+                "{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"kind\": \"Pod\", \
+                 \"spec\": {{\"containers\": [], \"x\": [{items}]}}}}"
+            )
+        };
+        assert_eq!(decode(twice(10).as_bytes()).unwrap().pods.len(), 1);
+        assert!(decode(twice(300_000).as_bytes()).is_err());
     }
 
     fn json_value() -> impl Strategy<Value = Value> {

@@ -12,6 +12,10 @@ mod positions;
 /// twice this depth is too much for unoptimised code.
 const MAX_DEPTH: usize = 64;
 
+/// Maximum number of values in a document, as the YAML parser's own: an empty object in a list of
+/// volumes takes kilobytes.
+const MAX_VALUES: usize = 250_000;
+
 /// Why a text cannot be parsed, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
@@ -75,6 +79,7 @@ pub fn documents(text: &str, duplicates: DuplicateKeys) -> Result<Vec<Value>, Sy
     // JSON goes to its own parser first, in which the last duplicate key wins too.
     if text.trim_start().starts_with('{')
         && duplicates == DuplicateKeys::LastWins
+        && values(text) <= MAX_VALUES
         && let Ok(value) = serde_json::from_str(text)
     {
         return Ok(vec![value]);
@@ -85,6 +90,12 @@ pub fn documents(text: &str, duplicates: DuplicateKeys) -> Result<Vec<Value>, Sy
         .into_iter()
         .filter(|document| !document.is_null())
         .collect())
+}
+
+/// At least as many values as a JSON text has.
+fn values(text: &str) -> usize {
+    let begins = |byte: &u8| matches!(byte, b'{' | b'[' | b',' | b':');
+    text.bytes().filter(begins).count()
 }
 
 fn options(duplicates: DuplicateKeys) -> serde_saphyr::Options {

@@ -83,8 +83,17 @@ fn tolerate(tolerations: &mut Vec<Toleration>) {
         effect: Some("NoExecute".to_owned()),
         ..Toleration::default()
     };
-    if !tolerations.contains(&any) {
-        tolerations.push(any);
+    // As upstream, also one that is limited in time: the API server's copy of the pod would be deleted.
+    let is_same = |known: &&mut Toleration| {
+        let written = |text: &Option<String>| text.clone().unwrap_or_default();
+        written(&known.key).is_empty()
+            && written(&known.value).is_empty()
+            && known.operator == any.operator
+            && known.effect == any.effect
+    };
+    match tolerations.iter_mut().find(is_same) {
+        Some(known) => *known = any,
+        None => tolerations.push(any),
     }
 }
 
@@ -132,6 +141,21 @@ mod tests {
             .metadata
             .uid
             .unwrap()
+    }
+
+    #[test]
+    fn taints_never_evict_it() {
+        let tolerations = |written: serde_json::Value| {
+            let mut tolerations = serde_json::from_value(written).unwrap();
+            tolerate(&mut tolerations);
+            serde_json::to_value(tolerations).unwrap()
+        };
+        let any = json!({"operator": "Exists", "effect": "NoExecute"});
+        let other = json!({"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9});
+        assert_eq!(tolerations(json!([])), json!([any]));
+        let limited = json!({"key": "", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60});
+        assert_eq!(tolerations(json!([limited, other])), json!([any, other]));
+        assert_eq!(tolerations(json!([other])), json!([other, any]));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod static_pod;
 mod volume;
 
 pub use pod::validate_pod;
+pub use security::APPARMOR_ANNOTATION;
 
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,10 @@ pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut faults = Faults::default();
     metadata::validate(&pod.metadata, &mut faults);
     match &pod.spec {
-        Some(spec) => validate_spec(spec, &Path::new("spec"), &mut faults),
+        Some(spec) => {
+            security::validate_annotations(pod, spec, &mut faults);
+            validate_spec(spec, &Path::new("spec"), &mut faults);
+        }
         None => faults.required(&Path::new("spec"), ""),
     }
     faults.into_vec()

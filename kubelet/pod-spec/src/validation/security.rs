@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
+    AppArmorProfile, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
 };
 
 use super::context::PodContext;
@@ -13,12 +13,36 @@ use crate::{
     sysctl::Namespace,
 };
 
+/// What the names of annotations with the AppArmor profiles of containers begin with.
+pub const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 const MAX_ID: i64 = i32::MAX as i64;
 /// They have no effect in a pod that does not name its system.
 const WINDOWS_OPTIONS: &str = "windows options cannot be set for a linux pod";
 /// Maximum length of an AppArmor profile name.
 const MAX_PROFILE: usize = 4095;
+
+/// Annotations are older than the field. A wrong one would leave the container unconfined.
+pub(super) fn validate_annotations(pod: &Pod, spec: &PodSpec, faults: &mut Faults) {
+    let path = Path::new("metadata").child("annotations");
+    let containers = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    for (key, profile) in pod.metadata.annotations.iter().flatten() {
+        let Some(name) = key.strip_prefix(APPARMOR_ANNOTATION) else {
+            continue;
+        };
+        let is_known = matches!(profile.as_str(), "" | "runtime/default" | "unconfined")
+            || profile.starts_with("localhost/");
+        if !is_known {
+            faults.invalid(&path.key(key), profile, "invalid AppArmor profile name");
+        }
+        if !containers.clone().any(|container| container.name == name) {
+            faults.invalid(&path.key(key), name, "container not found");
+        }
+    }
+}
 
 pub(super) fn validate_pod(
     spec: &PodSpec,

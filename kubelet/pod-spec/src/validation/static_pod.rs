@@ -71,12 +71,17 @@ fn of_spec(spec: &PodSpec, path: &Path, faults: &mut Faults) {
         (
             "imagePullSecrets",
             "secrets",
-            spec.image_pull_secrets.is_some(),
+            spec.image_pull_secrets
+                .iter()
+                .flatten()
+                .any(|secret| !secret.name.is_empty()),
         ),
         (
             "resourceClaims",
             "resourceclaims",
-            spec.resource_claims.is_some(),
+            spec.resource_claims
+                .as_ref()
+                .is_some_and(|claims| !claims.is_empty()),
         ),
     ] {
         if given {

@@ -433,6 +433,38 @@ fn what_only_the_api_server_knows_is_refused() {
     );
 }
 
+#[test]
+fn a_static_pod_may_name_no_secrets_and_claims() {
+    let spec = [
+        ("/spec/imagePullSecrets", json!([{}])),
+        ("/spec/resourceClaims", json!([])),
+    ];
+    assert_eq!(faults(&spec), Vec::<String>::new());
+    one(
+        faults(&[("/spec/imagePullSecrets", json!([{"name": "s"}]))]),
+        "spec.imagePullSecrets: Forbidden: static pods may not reference secrets",
+    );
+}
+
+#[test]
+fn annotations_confine_the_containers_that_they_name() {
+    let annotated = |container: &str, profile: &str| {
+        let key = format!("container.apparmor.security.beta.kubernetes.io/{container}");
+        faults(&[("/metadata/annotations", json!({key: profile}))])
+    };
+    for profile in ["", "runtime/default", "unconfined", "localhost/p"] {
+        assert_eq!(annotated("web", profile), Vec::<String>::new());
+    }
+    one(
+        annotated("web", "locahost/p"),
+        "metadata.annotations[container.apparmor.security.beta.kubernetes.io/web]: Invalid value: \"locahost/p\": invalid AppArmor profile name",
+    );
+    one(
+        annotated("x", "unconfined"),
+        "metadata.annotations[container.apparmor.security.beta.kubernetes.io/x]: Invalid value: \"x\": container not found",
+    );
+}
+
 proptest! {
     #[test]
     fn any_text_in_any_place_never_panics(text in "\\PC{0,30}", place in 0usize..8) {

@@ -12,7 +12,10 @@ use k8s_openapi::api::core::v1::{
     SecurityContext,
 };
 use kubelet_image::ImageUser;
-use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    validation::APPARMOR_ANNOTATION,
+};
 
 /// Why a container's security context is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -303,9 +306,6 @@ fn seccomp_profile(
         localhost_ref,
     })
 }
-
-/// Prefix of the AppArmor annotations that preceded the field. Static pods may still have them.
-const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// The AppArmor profile of a container; `None` if neither the container nor the pod specifies one.
 pub fn apparmor_of(
