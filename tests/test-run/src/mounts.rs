@@ -32,11 +32,15 @@ impl Drop for MountDir {
 
 /// Unmounts everything below a directory, so that it can be removed.
 pub fn unmount_below(dir: &Path) {
+    // The mount table has no symlinks.
+    let Ok(dir) = dir.canonicalize() else {
+        return;
+    };
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let below = mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(1))
-        .filter(|target| Path::new(target).starts_with(dir));
+        .filter(|target| Path::new(target).starts_with(&dir));
     for target in below.collect::<Vec<_>>().into_iter().rev() {
         let _ = unmount(target, UnmountFlags::DETACH);
     }
