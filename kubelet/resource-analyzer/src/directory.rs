@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::debug;
 use tree_walk::DiskWalk;
 
-use crate::{error::MeasureError, meter, usage::FileUsage, walks::Walk};
+use crate::{error::MeasureError, threads, usage::FileUsage, walks::Walk};
 
 /// How fast a walk is.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +44,9 @@ pub(crate) async fn measure(
 ) -> Result<FileUsage, MeasureError> {
     let mut walk = None;
     loop {
-        let permit = meter::permit(server).await;
+        let permit = threads::permit(server).await;
         let (path, length) = (dir.clone(), pace.slice);
-        let slice = meter::blocking(&permit, move || slice(walk, &path, length)).await?;
+        let slice = threads::blocking(&permit, move || slice(walk, &path, length)).await?;
         drop(permit);
         let (advanced, is_done, took) =
             slice.map_err(|error| MeasureError::io("read", &dir, error))?;

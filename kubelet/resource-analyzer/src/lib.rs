@@ -21,6 +21,7 @@ mod metrics;
 mod progress;
 mod rounds;
 mod source;
+mod threads;
 mod usage;
 mod walks;
 

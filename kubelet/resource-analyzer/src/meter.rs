@@ -4,8 +4,8 @@ use std::{fmt, io, path::Path, path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
 use kubelet_host::{
-    bounded_io::{IoPermit, MEASUREMENTS, WALKS},
-    clock, repeatable,
+    bounded_io::{IoPermit, WALKS},
+    clock,
 };
 use kubelet_volume::usage::{Amounts, DriverVolume, UsageSource, VolumeCondition};
 use rustix::fs::StatFs;
@@ -16,6 +16,7 @@ use crate::{
     error::MeasureError,
     file_system, files,
     metrics::Durations,
+    threads::{blocking, permit},
     usage::PodFiles,
     walks::Walk,
 };
@@ -136,24 +137,6 @@ impl Meter {
         let measure = move || files::measure(&log_dir, &etc_hosts, &containers);
         blocking(&permit, measure).await?
     }
-}
-
-pub(crate) async fn permit(server: &str) -> Arc<IoPermit> {
-    Arc::new(MEASUREMENTS.acquire(server).await)
-}
-
-/// Runs blocking work. The thread counts as used until the work ends, even if the caller no longer
-/// waits for it.
-pub(crate) async fn blocking<T: Send + 'static>(
-    permit: &Arc<IoPermit>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, MeasureError> {
-    let permit = Arc::clone(permit);
-    let work = repeatable::blocking(move || {
-        let _permit = permit;
-        work()
-    });
-    Ok(work.await?)
 }
 
 fn measured(bytes: Amounts, inodes: Amounts) -> Measured {
