@@ -30,6 +30,7 @@ use kubelet_node::shutdown::{Logind, login_manager::LoginManager};
 use kubelet_resource_managers::ResourceManagers;
 use kubelet_runtime::{RuntimeOptions, dns::DnsOptions};
 use serde_json::{Value, json};
+use test_run::mounts::MountDir;
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -46,7 +47,7 @@ pub(crate) const IMAGE: &str = "busybox:1";
 #[derive(Clone)]
 pub(crate) struct Node {
     pub runtime: FakeRuntime,
-    pub dir: Arc<tempfile::TempDir>,
+    pub dir: Arc<MountDir>,
     /// The objects of the API server; none by default.
     pub objects: Arc<dyn Objects>,
     /// The recorder of events; they are discarded by default.
@@ -65,7 +66,7 @@ impl Node {
         runtime.add_image(IMAGE);
         Self {
             runtime,
-            dir: Arc::new(tempfile::tempdir().unwrap()),
+            dir: Arc::new(MountDir::new().unwrap()),
             objects,
             events: EventRecorder::default(),
         }
