@@ -15,6 +15,17 @@ use super::{
     rows::{self, Row},
 };
 
+fn row<'a>(labels: &[(&str, &str)], usage: &'a Usage) -> Row<'a> {
+    Row {
+        labels: Labels::new(labels),
+        at: 0,
+        started_at: 0,
+        usage: Some(usage),
+        interfaces: &[],
+        file_systems: Vec::new(),
+    }
+}
+
 #[test]
 fn block_io_has_a_series_per_device() {
     let io = DeviceIo {
@@ -31,14 +42,8 @@ fn block_io_has_a_series_per_device() {
         })),
         ..Usage::default()
     };
-    let row = Row {
-        labels: Labels::new(&[("container", "c"), ("namespace", "ns"), ("pod", "p")]),
-        at: 0,
-        started_at: 0,
-        usage: Some(&usage),
-        interfaces: &[],
-        file_systems: Vec::new(),
-    };
+    let labels = [("container", "c"), ("namespace", "ns"), ("pod", "p")];
+    let row = row(&labels, &usage);
     let mut page = Exposition::default();
     families::write(&[row], &mut page);
     let page = page.into_text();
@@ -62,12 +67,9 @@ fn only_what_is_measured_has_a_time() {
         ..Usage::default()
     };
     let row = Row {
-        labels: Labels::new(&[("pod", "p")]),
         at: 5_000_000_000,
         started_at: 3_000_000_000,
-        usage: Some(&usage),
-        interfaces: &[],
-        file_systems: Vec::new(),
+        ..row(&[("pod", "p")], &usage)
     };
     let mut page = Exposition::default();
     families::write(&[row], &mut page);
